@@ -82,6 +82,19 @@ def _states_initialized_again() -> list[Patch]:
     return [(ShareStates, "initialize", initialize)]
 
 
+def _initializations_forget_epochs() -> list[Patch]:
+    real = ShareStates.initialize
+
+    def initialize(self: ShareStates, key: Any, state_epoch: int, *args: Any) -> Any:
+        record = real(self, key, state_epoch, *args)
+        stored = self.get(key)
+        if record is None or stored is None:
+            return record
+        return self._apply(key, replace(stored.current, state_epoch=state_epoch))
+
+    return [(ShareStates, "initialize", initialize)]
+
+
 def _copies_without_batches() -> list[Patch]:
     real = _LiveShareStates.__init__
 
@@ -199,6 +212,7 @@ SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "leader_epochs_not_recorded": _leader_epochs_not_recorded,
     "snapshots_forget_earlier_changes": _snapshots_forget_earlier_changes,
     "states_initialized_again": _states_initialized_again,
+    "initializations_forget_epochs": _initializations_forget_epochs,
     "copies_without_batches": _copies_without_batches,
     "start_offsets_not_kept": _start_offsets_not_kept,
 }

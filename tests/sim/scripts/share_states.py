@@ -32,12 +32,24 @@ class States:
         await self._script.create("t", (2,))
         await self.initialize()
 
-    async def initialize(self) -> None:
-        data = initializing.InitializeStateData(
-            self._topic_id(), [initializing.PartitionData(PART[1], _EPOCH, 0)]
-        )
-        request = initializing.InitializeShareGroupStateRequest(GROUP, [data])
+    async def initialize(self, epoch: int = _EPOCH) -> None:
+        request = self._initializing(epoch)
         await self._repeat(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request)
+
+    async def try_initialize(self, epoch: int) -> ErrorCode:
+        response = await self._script.send_request(
+            self._script.broker(1),
+            apis.INITIALIZE_SHARE_GROUP_STATE,
+            0,
+            self._initializing(epoch),
+        )
+        return ErrorCode(_item(response).error_code)
+
+    def _initializing(self, epoch: int) -> Any:
+        data = initializing.InitializeStateData(
+            self._topic_id(), [initializing.PartitionData(PART[1], epoch, 0)]
+        )
+        return initializing.InitializeShareGroupStateRequest(GROUP, [data])
 
     async def read(self, leader_epoch: int) -> tuple[int, set[int]]:
         """Return the start offset, and the acknowledged offsets."""
@@ -136,6 +148,16 @@ async def initialize_again(script: Script) -> None:
     await states.initialize()
     found = await states.read(1)
     assert found == (0, {1}), f"the state is {found}"
+
+
+async def initialize_without_an_epoch(script: Script) -> None:
+    """Initialize a state without an epoch, before a request of an older group arrives."""
+    states = States(script)
+    await states.begin()
+    await states.initialize(5)
+    await states.initialize(-1)
+    code = await states.try_initialize(4)
+    assert code is ErrorCode.FENCED_STATE_EPOCH, f"an older group initializes: {code.name}"
 
 
 async def load_a_state(script: Script) -> None:

@@ -385,6 +385,9 @@ _SHARES: _Found = {
         (share_states.use_an_old_leader_epoch, "writes after a restart: 0")
     ],
     "snapshots_forget_earlier_changes": [(share_states.load_a_state, "the state is (1, {29})")],
+    "initializations_forget_epochs": [
+        (share_states.initialize_without_an_epoch, "an older group initializes: NONE")
+    ],
     "states_initialized_again": [(share_states.initialize_again, "the state is (0, set())")],
     "copies_without_batches": [(share_states.load_a_state, "the state is (1, set())")],
     "start_offsets_not_kept": [(share_states.load_a_state, "the state is (0, {1, 3")],

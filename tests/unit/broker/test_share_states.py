@@ -178,6 +178,30 @@ def test_a_deletion_without_an_epoch_deletes_any_state() -> None:
     states.initialize(KEY, 1, 0, 0)
 
 
+def test_an_initialization_without_an_epoch_keeps_the_epoch() -> None:
+    """Otherwise requests of earlier epochs would no longer be fenced."""
+    states = started()
+    write(states, StateBatch(0, 9, ACKNOWLEDGED, 1), start_offset=0)
+    log = []
+    for start in (5, 6):
+        log.append(states.initialize(KEY, -1, start, 0))
+        assert states.summary(KEY).start_offset == start
+    for after in (states, replayed(log)):
+        assert after.read(KEY, 1, 0)[0] == ShareState(3, 6, 1)
+        assert refused(after.initialize, KEY, 2, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
+        assert refused(write, after, state_epoch=2) is ErrorCode.FENCED_STATE_EPOCH
+        assert refused(after.delete, KEY, 2) is ErrorCode.FENCED_STATE_EPOCH
+        assert after.initialize(KEY, 3, 0, 0) is None
+
+
+def test_a_deleted_state_is_created_without_an_epoch_in_the_last_one() -> None:
+    states = started()
+    states.delete(KEY, 7)
+    states.initialize(KEY, -1, 5, 0)
+    assert refused(states.initialize, KEY, 6, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
+    assert states.read(KEY, 0, 0)[0] == ShareState(7, 5, 0)
+
+
 def test_a_late_release_does_not_restore_acknowledged_records() -> None:
     """The leader could not store its delivery counts, and counts from the start."""
     states = started()

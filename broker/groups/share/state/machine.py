@@ -102,16 +102,24 @@ class ShareStates:
     def initialize(
         self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int
     ) -> EncodedRecord | None:
+        """Create the state, or start it again with an offset. Without an epoch, the last one stays,
+        so that requests of earlier epochs stay fenced. Kafka fences them as well, but then reports
+        epoch -1.
+        """
         before = self._states.get(key)
         if before is None:
-            if ANY_EPOCH != state_epoch <= self.deleted_epoch(key):
+            deleted_epoch = self.deleted_epoch(key)
+            if ANY_EPOCH != state_epoch <= deleted_epoch:
                 raise _fenced_state()
-            first = ShareSnapshot(0, state_epoch, 0, start_offset, NO_COUNT, now_ms, now_ms)
+            epoch = max(state_epoch, deleted_epoch)
+            first = ShareSnapshot(0, epoch, 0, start_offset, NO_COUNT, now_ms, now_ms)
             return self._apply(key, first)
         known = before.current
-        if ANY_EPOCH != state_epoch < known.state_epoch:
+        if state_epoch == ANY_EPOCH:
+            state_epoch = known.state_epoch
+        elif state_epoch < known.state_epoch:
             raise _fenced_state()
-        if state_epoch == known.state_epoch:
+        elif state_epoch == known.state_epoch:
             return None
         return self._apply(
             key,
