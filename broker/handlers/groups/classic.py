@@ -420,7 +420,14 @@ async def _fetch_group(
             requested_name,
             _refused_offsets(indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if name in denied
-            else _fetched(node, offsets, name, indexes, require_stable=require_stable),
+            else _fetched(
+                offsets,
+                name,
+                # The topic may have been recreated since its name was looked up.
+                topic_id or _id_of(node, requested_name),
+                indexes,
+                require_stable=require_stable,
+            ),
         )
         for (topic_id, requested_name, indexes), name in zip(wanted, names, strict=True)
     ]
@@ -444,16 +451,15 @@ def _requested(
 
 
 def _fetched(
-    node: Node,
     offsets: GroupOffsets,
     name: str | None,
+    topic_id: UUID | None,
     indexes: Sequence[int],
     *,
     require_stable: bool,
 ) -> list[offset_fetch.OffsetFetchResponsePartitions]:
     if name is None:
         return _refused_offsets(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
-    topic_id = _id_of(node, name)
     return [
         _committed_partition(offsets, (name, index), topic_id, require_stable=require_stable)
         for index in indexes

@@ -24,6 +24,7 @@ from penstock.broker.groups.offsets.records import (
     encode_offset_value,
 )
 from penstock.broker.groups.offsets.topics import OffsetTopics
+from penstock.broker.handlers.groups import classic
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import OFFSETS_VERSION, joined_ids
@@ -305,6 +306,25 @@ async def test_requests_share_controller_reads_and_fail_without_a_controller(wor
     world.responds = False
     assert await world.commit(6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await world.fetch() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@virtually
+async def test_an_id_in_a_request_is_resolved_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is recreated while the topics of the request are authorized."""
+    old = world.create()
+    assert await world.commit(5) is ErrorCode.NONE
+    assert await world.fetch(old, version=10) == 5
+
+    async def undescribed_topics(*_: object) -> frozenset[str]:
+        world.apply(world.deleted(old))
+        monkeypatch.undo()
+        assert await world.commit(7, world.create(), version=10) is ErrorCode.NONE
+        return frozenset()
+
+    monkeypatch.setattr(classic, "undescribed_topics", undescribed_topics)
+    assert await world.fetch(old, version=10) == -1
 
 
 @virtually
