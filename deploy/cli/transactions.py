@@ -7,7 +7,7 @@ import typer
 
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, print_error
 from penstock.deploy.output import Format, report, report_table, with_iso_times
 from penstock.protocol.client.errors import KafkaFailed
 
@@ -121,7 +121,7 @@ def find_hanging(
 
     now_ms = time.time_ns() // 1_000_000
     with TransactionsClient(bootstrap) as admin:
-        found = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
+        found, missing = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
     columns = ("topic", "partition", "start offset", "producer id", "epoch", "minutes")
     rows = [
         (
@@ -137,6 +137,10 @@ def find_hanging(
         for item in found
     ]
     report_table(output, with_iso_times(found, "last_timestamp"), "", columns, rows)
+    for reason in missing:
+        print_error(f"{reason}; the result is incomplete")
+    if missing:
+        raise typer.Exit(1)
 
 
 @app.command("abort")

@@ -1,21 +1,29 @@
 """`penstock transactions` against real brokers."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from penstock.base.ids import NodeId
+from penstock.controller.metadata.internal_topics import TRANSACTIONS_TOPIC
+from penstock.controller.metadata.topics import PartitionMetadata
+from penstock.deploy.admin.transactions.admin import CoordinatorsIncomplete
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
+from penstock.stream.ports import BrokerIncarnation
 from tests.integration.test_transactions import committed_values, transactional
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tests.support.fault_store import FaultCluster
 from tests.support.hanging import HANGING_EPOCH, HANGING_ID, produce_hanging
+from tests.support.waiting import until
 
 TOPIC = "orders"
 
@@ -104,6 +112,57 @@ async def test_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli: C
     assert json.loads(await cli.run(*find)) == []
     assert await asyncio.to_thread(committed_values, cluster.bootstrap, TOPIC, 1) == [b"behind"]
     await asyncio.to_thread(live.commit_transaction, TIMEOUT_S)
+
+
+async def test_transactions_of_ids_without_a_coordinator_are_not_taken_for_hanging(
+    tmp_path: Path,
+) -> None:
+    """The WAL of a dead broker is not recovered, so its ids have no coordinator."""
+    async with FaultCluster(tmp_path, brokers=2) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 2)
+        await cluster.until_served(TOPIC, 1)
+        index = next(i for i in (0, 1) if cluster.leader_of(TOPIC, i) == 1)
+        first = await asyncio.to_thread(begin, cluster.bootstrap, "first", index)
+        await asyncio.to_thread(first.commit_transaction, TIMEOUT_S)
+        lost = led_by(cluster, 0)
+        name = next(
+            name
+            for name in map("live-{}".format, itertools.count())
+            if cluster.brokers[0].transactions.partition_of(name) in lost
+        )
+        live = await asyncio.to_thread(begin, cluster.bootstrap, name, index)
+        cli = Cli(cluster, tmp_path)
+        topic, part = ("--topic", TOPIC), ("--partition", str(index))
+        find = ("transactions", "find-hanging", "--json", "--max-transaction-timeout", "0")
+        assert json.loads(await cli.run(*find)) == []
+        cluster.faults[1].park_puts()
+        dead = NodeId(0), cluster.brokers[0].node_epoch
+        await cluster.kill_broker(0)
+        survivor = cluster.brokers[1]
+        await until(lambda: not survivor.image.nodes.is_alive(BrokerIncarnation(*dead)))
+        cli.bootstrap = f"127.0.0.1:{survivor.port}"
+        assert json.loads(await cli.run(*find, *topic, *part, code=1)) == []
+        assert json.loads(await cli.run(*find, code=1)) == []
+        with pytest.raises(CoordinatorsIncomplete, match="__transaction_state"):
+            await cli.run("transactions", "abort", *topic, *part, "--start-offset", "2")
+        cluster.faults[1].release()
+        await until(lambda: len(led_by(cluster, 1)) == len(transaction_partitions(cluster)))
+        assert json.loads(await cli.run(*find)) == []
+        await asyncio.to_thread(live.abort_transaction, TIMEOUT_S)
+
+
+def transaction_partitions(cluster: Cluster) -> Sequence[PartitionMetadata]:
+    topic = cluster.brokers[1].image.topics.by_name(TRANSACTIONS_TOPIC)
+    assert topic is not None
+    return topic.partitions
+
+
+def led_by(cluster: Cluster, node_id: int) -> set[int]:
+    return {
+        index
+        for index, partition in enumerate(transaction_partitions(cluster))
+        if partition.leader == node_id
+    }
 
 
 async def test_aborting_a_transaction_that_does_not_hang_requires_force(

@@ -5,9 +5,11 @@ leads, so most requests go to all of them. Invariant: a failure is a KafkaFailed
 failed request. Limits: PARTITIONS_PER_REQUEST_MAX. Source: KIP-664.
 """
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Self
 
+from penstock.controller.metadata.internal_topics import TRANSACTIONS_TOPIC
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.admin.transactions.views import (
     ListedTransaction,
@@ -20,15 +22,23 @@ from penstock.deploy.admin.transactions.views import (
 from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
-from penstock.protocol.client.errors import KafkaFailed, NoResponse, check
+from penstock.protocol.client.errors import KafkaFailed, Moved, NoResponse, check
+from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     describe_producers,
     describe_transactions,
     list_transactions,
     write_txn_markers,
 )
+from penstock.protocol.offset_specs import LATEST
 
 PARTITIONS_PER_REQUEST_MAX: Final = 500
+_SETTLE_S: Final = 3.0
+"""How long to wait for the coordinators of all transactional ids."""
+
+
+class CoordinatorsIncomplete(KafkaFailed):
+    """A transactional id may have no coordinator now, or one that does not respond."""
 
 
 class TransactionsClient:
@@ -87,7 +97,8 @@ class TransactionsClient:
                 list_transactions.ListTransactionsResponse,
                 node=node_id,
             )
-            check(response.error_code, None, f"broker {node_id} cannot list transactions")
+            what = f"broker {node_id} cannot list transactions"
+            self._brokers.check(response.error_code, None, what)
             if response.unknown_state_filters:
                 raise KafkaFailed(
                     f"unknown states {', '.join(response.unknown_state_filters)}; use Empty, "
@@ -127,15 +138,28 @@ class TransactionsClient:
         """
 
         def send_request() -> list[OpenTransaction]:
-            found: list[OpenTransaction] = []
-            for leader, keys in self._brokers.by_leader(self._keys(topic, partition)).items():
-                for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
-                    found += self._open_at(leader, keys[at : at + PARTITIONS_PER_REQUEST_MAX])
-            return sorted(found, key=lambda item: (item.key, item.start_offset))
+            found, not_led = self._open_in(self._keys(topic, partition))
+            if not_led:
+                raise Moved(next(iter(not_led.values())))
+            return found
 
         return self._brokers.retried(send_request)
 
-    def _open_at(self, leader: int, keys: Iterable[Partition]) -> list[OpenTransaction]:
+    def _open_in(self, wanted: Iterable[Key]) -> tuple[list[OpenTransaction], dict[Key, str]]:
+        """Return the open transactions, and the errors of partitions that have another leader now.
+        Raises Moved.
+        """
+        found: list[OpenTransaction] = []
+        not_led: dict[Key, str] = {}
+        for leader, keys in self._brokers.by_leader(wanted).items():
+            for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
+                some = keys[at : at + PARTITIONS_PER_REQUEST_MAX]
+                found += self._open_at(leader, some, not_led)
+        return sorted(found, key=lambda item: (item.key, item.start_offset)), not_led
+
+    def _open_at(
+        self, leader: int, keys: Iterable[Partition], not_led: dict[Key, str]
+    ) -> list[OpenTransaction]:
         """Return the open transactions in partitions of this leader. Raises Moved."""
         response = self._brokers.send_request(
             apis.DESCRIBE_PRODUCERS,
@@ -152,33 +176,97 @@ class TransactionsClient:
         for topic in response.topics:
             for part in topic.partitions:
                 key = Key(topic.name, part.partition_index)
-                self._brokers.check(part.error_code, part.error_message, str(key))
+                try:
+                    self._brokers.check(part.error_code, part.error_message, str(key))
+                except Moved as error:
+                    not_led[key] = str(error)
                 found += _open_transactions(key, part.active_producers)
         return found
 
     def find_hanging(
         self, topic: str | None, partition: int | None, age_ms: int, now_ms: int
-    ) -> list[OpenTransaction]:
-        """Return the open transactions that no coordinator will end, without a record for `age_ms`.
-        All are checked again at the end, because a coordinator may have ended some in the meantime.
+    ) -> tuple[list[OpenTransaction], list[str]]:
+        """Return the open transactions that no coordinator will end, without a record for `age_ms`,
+        and the reasons why others may be missing. All are checked again at the end, because a
+        coordinator may have ended some in the meantime.
         """
-        found = older_than(self.open_transactions(topic, partition), age_ms, now_ms)
-        found = self.not_driven(found)
-        if not found:
-            return []
+
+        results: list[list[OpenTransaction]] = []
+        missing: list[str] = []
+
+        def search() -> None:
+            partitions = self._partitions(topic, partition)
+            found, not_led = self._open_in(key for key, is_led in partitions.items() if is_led)
+            results.append(found)
+            missing[:] = [
+                f"{key} has no leader" for key, is_led in partitions.items() if not is_led
+            ]
+            missing.extend(not_led.values())
+            if missing:
+                raise Moved(missing[0])
+
+        try:
+            self._brokers.retried(search, time.monotonic() + _SETTLE_S)
+        except Moved:
+            if not results:
+                raise
+        try:
+            found = self.not_driven(older_than(results[-1], age_ms, now_ms))
+        except CoordinatorsIncomplete as error:
+            return [], [*missing, str(error)]
         now_open: list[OpenTransaction] = []
         for key in sorted({item.key for item in found}):
             now_open += self.open_transactions(*key)
-        return still_open(found, now_open)
+        return still_open(found, now_open), missing
 
     def not_driven(self, candidates: Sequence[OpenTransaction]) -> list[OpenTransaction]:
-        """Return the candidates that no coordinator will end."""
+        """Return the candidates that no coordinator will end. Raises CoordinatorsIncomplete, after
+        some seconds, if a transactional id may have no coordinator now.
+        """
         if not candidates:
             return []
-        listed = self.listed(producer_ids=sorted({item.producer_id for item in candidates}))
+        try:
+            return self._brokers.retried(
+                lambda: self._not_driven(candidates), time.monotonic() + _SETTLE_S
+            )
+        except (Moved, NoResponse) as error:
+            raise CoordinatorsIncomplete(
+                f"{error}: it is unknown which transactions its coordinator will end; try again"
+                " when all partitions of __transaction_state have a leader"
+            ) from None
+
+    def _not_driven(self, candidates: Sequence[OpenTransaction]) -> list[OpenTransaction]:
+        coordinators = self._coordinators()
+        listed, problems = self.listed_by_responding(
+            producer_ids=sorted({item.producer_id for item in candidates})
+        )
+        for _, leader, _ in coordinators:
+            if leader in problems:
+                raise NoResponse(problems[leader])
         ids = {item.producer_id: item.transactional_id for item in listed}
         described = {name: self.describe(name) for name in sorted(set(ids.values()))}
+        if self._coordinators() != coordinators:
+            # A broker may have been asked before it became the coordinator of some ids.
+            raise Moved(f"the leaders of {TRANSACTIONS_TOPIC} have changed")
         return hanging(candidates, ids, described)
+
+    def _coordinators(self) -> list[tuple[int, int, int]]:
+        """Return the partitions of `__transaction_state` with their leaders and leader epochs.
+        Raises Moved if one has no leader: no broker then lists its transactional ids. Brokers
+        announce the next leader before it is elected, so the leaders are asked as well.
+        """
+        (found,) = self._brokers.metadata([TRANSACTIONS_TOPIC]).topics
+        if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return []  # no transaction was ever coordinated
+        check(found.error_code, None, f"topic {TRANSACTIONS_TOPIC!r}")
+        keys = [(TRANSACTIONS_TOPIC, part.partition_index) for part in found.partitions]
+        for leader, led in self._brokers.by_leader(keys).items():
+            ends = self._brokers.offsets_at(leader, led, dict.fromkeys(led, LATEST))
+            for (topic, index), end in ends.items():
+                self._brokers.check(end.error_code, None, f"{topic}-{index} has no leader")
+        return sorted(
+            (part.partition_index, part.leader_id, part.leader_epoch) for part in found.partitions
+        )
 
     def abort(self, item: OpenTransaction) -> None:
         """Abort a transaction in one partition, with a marker that is durable on return. Raises
@@ -203,23 +291,27 @@ class TransactionsClient:
         check(code, None, f"{item.key} was not changed")
 
     def _keys(self, topic: str | None, partition: int | None) -> list[Key]:
-        """Return all partitions, all partitions of a topic, or one partition. Raises KafkaFailed if
-        it does not exist.
+        return list(self._partitions(topic, partition))
+
+    def _partitions(self, topic: str | None, partition: int | None) -> dict[Key, bool]:
+        """Return all partitions, all partitions of a topic, or one partition, in order, and whether
+        each has a leader. Raises KafkaFailed if it does not exist.
         """
         response = self._brokers.metadata(None if topic is None else [topic])
         for found in response.topics:
             check(found.error_code, None, f"topic {found.name!r}")
-        keys = [
-            Key(found.name or "", part.partition_index)
+        alive = {broker.node_id for broker in response.brokers}
+        partitions = {
+            Key(found.name or "", part.partition_index): part.leader_id in alive
             for found in response.topics
             for part in found.partitions
-        ]
+        }
         if partition is None:
-            return sorted(keys)
+            return dict(sorted(partitions.items()))
         key = Key(topic or "", partition)
-        if key not in keys:
+        if key not in partitions:
             raise KafkaFailed(f"partition {key} does not exist")
-        return [key]
+        return {key: partitions[key]}
 
 
 def _open_transactions(
