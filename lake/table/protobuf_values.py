@@ -199,10 +199,13 @@ def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """
     kind = field.cpp_type
     kind = "integer" if kind in _INTEGERS else "float" if kind in _FLOATS else kind
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        return "map", _kind(entry["key"]), _kind(entry["value"])
     if field.cpp_type == _STRING:
         kind = field.type
     special = field.cpp_type == _MESSAGE and _is_special(field.message_type)
-    return kind, field.is_repeated, field.message_type.full_name if special else _is_map(field)
+    return kind, field.is_repeated, field.message_type.full_name if special else ""
 
 
 def _struct(descriptor: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - generated at run time

@@ -137,6 +137,26 @@ def test_protobuf_values_are_decoded(server: SchemaRegistryServer) -> None:
         decode(value_format._replace(message="shop.Item"))
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "value"),
+    [("int32", "Item", b"\x10\1"), ("google.protobuf.Timestamp", "Item", b"\x12\2\x08\1")],
+)
+def test_maps_whose_values_change_their_type_are_errors(
+    server: SchemaRegistryServer, one: str, two: str, value: bytes
+) -> None:
+    def register(kind: str) -> int:
+        text = f"""syntax = "proto3"; import "google/protobuf/timestamp.proto";
+        message Order {{ map<int32, {kind}> items = 1; }} message Item {{ int64 seconds = 1; }}"""
+        return server.register("t-value", {"schemaType": "PROTOBUF", "schema": text})
+
+    first, second = register(one), register(two)
+    values = [frame(first) + b"\0\x0a" + bytes([len(value) + 2]) + b"\x08\5" + value]
+    values.append(frame(second) + b"\0\x0a\6\x08\5\x12\2\x08\7")
+    rows, errors = decode(ValueFormat.registered(settings(server), "t-value"), *values)
+    assert rows == [{"items": [(5, {"seconds": 7})]}]
+    assert "field items has another type" in errors[0]
+
+
 def test_json_values_are_decoded(server: SchemaRegistryServer) -> None:
     server.register("name.json", {"schema": NAME, "schemaType": "JSON"})
     properties = {
