@@ -6,6 +6,7 @@ null, and one without presence has its default. Unknown fields are omitted.
 """
 
 import datetime as dt
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ _SCALARS: Final[dict[int, Any]] = {
 
 _INTEGERS: Final = {1, 2, 3, 4}
 _FLOATS: Final = {5, 6}
+_FLOAT: Final = 6
 _BYTES_TYPE: Final = 12
 _STRING: Final = 9
 
@@ -182,6 +184,9 @@ def _resolved(row: dict[str, Any], writer: Any, columns: Any) -> dict[str, Any]:
 
 
 def _resolved_value(value: Any, source: Any, field: Any) -> Any:  # noqa: ANN401
+    if field.cpp_type == _FLOAT and source.cpp_type != _FLOAT:
+        for item in value if field.is_repeated else [value]:
+            struct.pack("<f", item)  # raises OverflowError instead of infinity
     if field.cpp_type != _MESSAGE or _is_special(field.message_type):
         return value
     writer, columns = source.message_type, field.message_type

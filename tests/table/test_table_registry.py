@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import ssl
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,26 @@ def test_maps_whose_values_change_their_type_are_errors(
     rows, errors = decode(ValueFormat.registered(settings(server), "t-value"), *values)
     assert rows == [{"items": [(5, {"seconds": 7})]}]
     assert "field items has another type" in errors[0]
+
+
+def test_doubles_beyond_the_range_of_a_float_column_are_errors(
+    server: SchemaRegistryServer,
+) -> None:
+    def register(kind: str) -> int:
+        text = f'syntax = "proto3"; message M {{ {kind} a = 1; repeated {kind} b = 2; }}'
+        return server.register("t-value", {"schemaType": "PROTOBUF", "schema": text})
+
+    head = frame(register("double")) + b"\0"
+    register("float")
+    large, small = struct.pack("<d", 1e300), struct.pack("<d", 0.5)
+    rows, errors = decode(
+        ValueFormat.registered(settings(server), "t-value"),
+        head + b"\x09" + large,
+        head + b"\x12\x08" + large,
+        head + b"\x09" + small + b"\x12\x08" + small,
+    )
+    assert rows == [{"a": 0.5, "b": [0.5]}]
+    assert [errors[index].partition(":")[0] for index in (0, 1)] == ["OverflowError"] * 2
 
 
 def test_json_values_are_decoded(server: SchemaRegistryServer) -> None:
