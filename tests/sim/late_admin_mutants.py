@@ -27,7 +27,7 @@ from penstock.controller.managers.config_rules import TopicRules
 from penstock.controller.metadata import topic_configs
 from penstock.controller.metadata.acls import AclFilter, AclsImage
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
-from penstock.controller.metadata.records import ConfigRecord, QuotaRecord
+from penstock.controller.metadata.records import AclEntry, ConfigRecord, QuotaRecord
 
 Patch = tuple[Any, str, Any]
 
@@ -116,13 +116,10 @@ def _repeated_acls_are_kept_twice() -> list[Patch]:
 
 
 def _late_deletions_take_all_acls() -> list[Patch]:
-    real = AclsImage.matching
+    def matches(self: AclFilter, acl: AclEntry) -> bool:
+        return self.resource_name == acl.resource_name
 
-    def matching(self: AclsImage, requested: AclFilter) -> Any:
-        name = requested.resource_name
-        return real(self, requested) or real(self, AclFilter(resource_name=name))
-
-    return [(AclsImage, "matching", matching)]
+    return [(AclFilter, "matches", matches)]
 
 
 def _late_removals_take_all_quotas() -> list[Patch]:

@@ -9,6 +9,7 @@ from tests.sim.checkers import Part
 from tests.sim.directed import JANITOR_S, Script, in_cluster
 from tests.sim.log_starts import LogStarts
 from tests.sim.nodes import DELETE_RECORDS_VERSION
+from tests.sim.scripts.late_admin import setting, succeed
 from tests.sim.scripts.offsets import EARLIEST, listed
 
 PART: Part = ("t", 0)
@@ -85,12 +86,14 @@ async def retain_records(script: Script) -> None:
     world = script.world
     world.log_starts = LogStarts(world, has_age=True)
     await script.restart(1)
-    await script.create("t", retention_ms="3600000")
-    await script.create("sized", retention_bytes="1000")
+    for name in ("t", "sized"):
+        await script.create(name)
     for number in range(5):
         for name in ("t", "sized"):
             await script.write((name, 0), (b"k", bytes([number]) * 400))
         await script.upload(1)
+    aged = setting("retention.ms", "3600000")
+    await succeed(script, aged, setting("retention.bytes", "1000", topic="sized"))
     await asyncio.sleep(10.0)
     count = len(await script.read(PART))
     assert count == 5, f"{count} of 5 records are left of the last hour"

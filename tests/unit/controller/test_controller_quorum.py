@@ -119,7 +119,7 @@ async def test_an_empty_disk_starts_only_from_the_newest_snapshot(
     assert not empty.leadership.active
     await empty.close()
     begun = make(tmp_path)
-    await begin(begun, older)
+    await begun.propose(await begin(begun, older), [b"after the older snapshot"])
     await begun.close()
     whole = make(tmp_path)
     await whole.start(MEMBERS, older, Nowhere(), passed_over=damaged)
