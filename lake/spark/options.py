@@ -176,7 +176,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if not streaming:
         _check_order(starting, ending)
     elif (
-        _is_volatile(starting)
+        is_volatile(starting)
         and not (given.get("queryid") or given.get("initialoffsetslocation"))
         and not _flag(given, "allowVolatileStart")
     ):
@@ -418,7 +418,7 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
             )
 
 
-def _is_volatile(starting: Limit) -> bool:
+def is_volatile(starting: Limit) -> bool:
     """Return whether the limit may resolve to another offset later."""
     if isinstance(starting, AtOffsets):
         return LATEST in starting.offsets.values()

@@ -59,6 +59,7 @@ from penstock.lake.spark.options import (
     Limit,
     ReadOptions,
     check_common,
+    is_volatile,
     parse,
     warnings,
 )
@@ -489,6 +490,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # After a crash in the first micro-batch, the start may include newer partitions.
             planned = from_json(end)
             begin = {item: offset for item, offset in begin.items() if item in planned}
+            if is_volatile(query.options.starting):  # allowVolatileStart accepts the loss
+                begin = {item: min(offset, planned[item]) for item, offset in begin.items()}
         self._renew_lease()
         return query.tasks(
             query.cluster.plan(ranges.stream_ranges(begin, stop, found.bounds, query.report))

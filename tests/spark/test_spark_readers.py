@@ -442,6 +442,24 @@ def test_first_micro_batch_is_replayed_after_partitions_were_added(
     )
 
 
+def test_volatile_start_never_stops_a_query(cluster: ThreadedCluster) -> None:
+    """After a crash in the first micro-batch, the new start may be beyond its end."""
+    cluster.create("beyond", 1)
+    volatile = {"startingOffsets": "latest", "allowVolatileStart": "true"}
+    crashed = stream(cluster, "beyond", **volatile)
+    start = crashed.initialOffset()
+    fill(cluster, "beyond", 10)
+    end = crashed.latestOffset(start, ReadAllAvailable())
+    fill(cluster, "beyond", 5)
+    restarted = stream(cluster, "beyond", **volatile)
+    start = restarted.initialOffset()
+    assert plain(start) == {"beyond": {"0": 15}}
+    assert restarted.partitions(start, end) == [], "these records may be lost"
+    later = restarted.latestOffset(end, ReadAllAvailable())
+    rows = read(restarted, restarted.partitions(end, later))
+    assert rows == [(0, offset) for offset in range(10, 15)]
+
+
 def test_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
     cluster.create("lease", 1)
     fill(cluster, "lease", 3)
