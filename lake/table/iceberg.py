@@ -473,6 +473,16 @@ class IcebergTable:
         found = _layout_of(metadata)
         wanted, replaced = self._layout, self._replaced
         self._replaced = None
+        if (
+            wanted is not None
+            and found.upsert
+            and PartitionField(IDENTITY, found.partition_column) not in found.fields
+        ):
+            raise InvalidTable(
+                f"table {self.name} is no longer partitioned by {found.partition_column}, by which"
+                " upserts find older rows: add this partition field again (ALTER TABLE ... ADD"
+                " PARTITION FIELD), and rewrite files without it (rewrite_data_files)"
+            )
         if wanted is None or (wanted.keeps_existing and wanted.upsert == found.upsert):
             self._layout = found
             return

@@ -378,3 +378,14 @@ def test_memory_is_limited_with_many_partitions(monkeypatch: pytest.MonkeyPatch)
     assert sum(place.rows.values()) == 10_000
     assert len(place.rows) == len({file.group for file in found}) == 500
     assert len({file.path for file in found}) == len(found)
+
+
+@pytest.mark.parametrize("run", ["iceberg"], indirect=True)
+def test_upserts_need_the_partition_field_of_the_kafka_partition(run: Run) -> None:
+    """Without it, upserts would not find the older rows of their keys."""
+    run.sync(upsert=True).run_batch()
+    catalog = open_catalog(run.catalog_name, run.warehouse.properties())
+    with catalog.load_table("default.t").update_spec() as update:
+        update.remove_field("_kafka_partition")
+    with pytest.raises(InvalidTable, match="no longer partitioned by _kafka_partition"):
+        run.all(upsert=True)
