@@ -12,7 +12,7 @@ from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import iso_time
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
 from penstock.protocol.frozen_topics import FrozenTopicInfo
 from penstock.stream.format.manifest.model import in_snapshot
 
@@ -75,7 +75,7 @@ def find_snapshot(bootstrap: str, name: str, topics: Sequence[str] = ()) -> list
 
         near = get_close_matches(name, {topic.snapshot for topic in everything}, n=1)
         hint = f"did you mean {near[0]}?" if near else "`penstock snapshots list` lists them"
-        raise KafkaFailed(f"snapshot {name!r} does not exist; {hint}")
+        raise DoesNotExist(f"snapshot {name!r} does not exist; {hint}")
     names = [topic.name for topic in found]
     if missing := [topic for topic in topics if topic not in names]:
         raise UsageError(

@@ -8,7 +8,7 @@ from penstock.deploy.clients.wire import check_cluster, reached
 from penstock.deploy.errors import near_hint
 from penstock.protocol.client import brokers
 from penstock.protocol.client.connection import Connection
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist
 
 
 class Brokers(brokers.Brokers):
@@ -45,5 +45,5 @@ class Brokers(brokers.Brokers):
             if name not in found:
                 known = [topic.name or "" for topic in self.metadata(None).topics]
                 hint = near_hint(name, known, "`penstock topics list` lists the topics")
-                raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
+                raise DoesNotExist(f"topic {name!r} does not exist; {hint}")
         return found

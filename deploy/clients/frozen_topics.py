@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.deploy.clients.forks import delete_on
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
 from penstock.protocol.error_codes import known_code
 from penstock.protocol.frozen_topics import FrozenTopicInfo, decode_frozen_topic
 from penstock.protocol.gen import metadata
@@ -53,7 +53,7 @@ def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
         (topic for topic in found if topic.name == wanted), key=lambda topic: topic.since_ms
     )
     if not named:
-        raise KafkaFailed(
+        raise DoesNotExist(
             f"no deleted topic has the name or id {wanted!r}: it never existed, or its grace"
             " period has ended; `penstock topics list --deleted` lists topics that can be restored"
         )

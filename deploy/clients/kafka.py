@@ -22,7 +22,13 @@ from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import counted
-from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
+from penstock.protocol.client.errors import (
+    NOT_FOUND,
+    AuthenticationRefused,
+    DoesNotExist,
+    KafkaFailed,
+    NoResponse,
+)
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -186,7 +192,7 @@ class Kafka:
         found = {view.name: view for view in self.topics()}
         if name not in found:
             hint = near_hint(name, found, "`penstock topics list` lists the topics")
-            raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
+            raise DoesNotExist(f"topic {name!r} does not exist; {hint}")
         return found[name]
 
     def create_topic(
@@ -314,4 +320,5 @@ class Kafka:
                 f"{failed}: a broker that the request needs does not respond ({error.name()});"
                 " `penstock nodes` shows the brokers"
             )
-        return KafkaFailed(f"{failed}: {error.str()} ({error.name()})")
+        kind = DoesNotExist if error.code() in NOT_FOUND else KafkaFailed
+        return kind(f"{failed}: {error.str()} ({error.name()})")

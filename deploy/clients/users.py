@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from penstock.base.scram import ScramMechanism, salted_password
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
 from penstock.protocol.gen import alter_user_scram_credentials as altering
 from penstock.protocol.gen import describe_user_scram_credentials as describing
 
@@ -67,4 +67,5 @@ def _alter(client: WireClient, request: altering.AlterUserScramCredentialsReques
     )
     for result in response.results:
         if result.error_code:
-            raise KafkaFailed(f"user {result.user!r} was not changed: {result.error_message}")
+            kind = DoesNotExist if result.error_code == _NOT_FOUND else KafkaFailed
+            raise kind(f"user {result.user!r} was not changed: {result.error_message}")

@@ -20,7 +20,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.base.errors import ExpectedError, StreamError
-from penstock.deploy.admin.groups.admin import NoSuchGroup
 from penstock.deploy.clients.security import use
 from penstock.deploy.console import login
 from penstock.deploy.console.console import REQUEST_S, Console, console_of, page
@@ -49,10 +48,16 @@ from penstock.deploy.console.pages import (
 from penstock.deploy.console.rights import NotAllowed
 from penstock.deploy.console.rights_checks import SessionOver
 from penstock.deploy.errors import Busy, Missing, NoController, UsageError
-from penstock.lake.manifest.errors import ManifestNotFound, WalStoreRequired
+from penstock.lake.manifest.errors import ManifestNotFound, UnknownPartition, WalStoreRequired
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.client.connection import wait_at_most
-from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from penstock.protocol.client.errors import (
+    NOT_FOUND,
+    DoesNotExist,
+    KafkaFailed,
+    NoResponse,
+    Refused,
+)
 from penstock.protocol.errors import UnencodableValue
 
 HEALTH: Final = "/live/health"
@@ -62,7 +67,8 @@ _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (Missing, 404, "This does not exist"),
-    (NoSuchGroup, 404, "This does not exist"),
+    (DoesNotExist, 404, "This does not exist"),
+    (UnknownPartition, 404, "This does not exist"),
     (NotAllowed, 403, "This is not allowed"),
     (UsageError, 400, "This cannot be done"),
     (UnencodableValue, 400, "This cannot be done"),
@@ -275,6 +281,8 @@ def _status_of(error: Exception) -> tuple[int, str]:
         is_missing = error.status_code == HTTPStatus.NOT_FOUND
         title = "There is no such page" if is_missing else "This request is not allowed"
         return error.status_code, title
+    if isinstance(error, Refused) and error.code in NOT_FOUND:
+        return 404, "This does not exist"
     for kind, status, title in _FAILURES:
         if isinstance(error, kind):
             return status, title

@@ -1,11 +1,29 @@
 """Failures of the blocking client."""
 
+from typing import Final
+
 from penstock.base.errors import ExpectedError
-from penstock.protocol.error_codes import explain
+from penstock.protocol.error_codes import ErrorCode, explain
+
+NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.DELEGATION_TOKEN_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.RESOURCE_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    }
+)
+"""Error codes for something that does not exist."""
 
 
 class KafkaFailed(ExpectedError):
     """The brokers did not respond, or rejected a request."""
+
+
+class DoesNotExist(KafkaFailed):
+    """A topic, group, broker or another requested resource does not exist."""
 
 
 class AuthenticationRefused(KafkaFailed):

@@ -47,6 +47,47 @@ PAGES = {
 """Text on each page, by path."""
 
 
+MISSING = (
+    "/topics/missing",
+    "/topics/missing/messages",
+    "/topics/missing/fork?name=new",
+    "/topics/missing/0",
+    "/topics/orders/99",
+    "/topics/orders/99/move",
+    "/streams/99999",
+    "/objects/99999",
+    "/groups/one?id=missing",
+    "/transactions/one?id=missing",
+    "/snapshots/one?name=missing",
+    "/snapshots/restore?name=missing",
+    "/configs?broker=99",
+)
+MISSING_CHANGES = (
+    ("/topics/missing/delete", {"confirm": "missing"}),
+    ("/topics/missing/configs", {"key": "retention.ms", "value": "1000"}),
+    ("/topics/missing/elect", {}),
+    ("/topics/missing/fork", {"name": "new", "confirm": "new"}),
+    ("/topics/missing/0/move", {"target": "0"}),
+    ("/groups/delete", {"id": "missing", "confirm": "missing"}),
+    ("/snapshots/delete", {"name": "missing", "confirm": "missing"}),
+    ("/undelete", {"topic": "missing"}),
+    ("/configs", {"key": "log.cleaner.enable", "value": "true", "broker": "99"}),
+    ("/security/users/delete", {"name": "missing", "confirm": "missing"}),
+)
+
+
+def test_what_does_not_exist_is_not_reported_as_a_failure(console: ConsoleProcess) -> None:
+    visitor = Visitor(console.url)
+    csrf = visitor.get("/topics").csrf
+    found = {path: visitor.get(path).status for path in MISSING}
+    found |= {
+        path: visitor.post(path, {"csrf": csrf, **fields}).status
+        for path, fields in MISSING_CHANGES
+    }
+    assert found == dict.fromkeys(found, HTTPStatus.NOT_FOUND)
+    assert visitor.get("/transactions?state=missing").status == HTTPStatus.BAD_REQUEST
+
+
 def text_of(chrome: Chrome) -> str:
     return str(chrome.execute_script("return document.body.innerText"))
 

@@ -80,7 +80,7 @@ async def test_transactions_are_listed_and_described(cluster: Cluster, cli: Cli)
     assert f"{TOPIC}-1" in shown
     with pytest.raises(KafkaFailed, match="TRANSACTIONAL_ID_NOT_FOUND"):
         await cli.run("transactions", "describe", "three")
-    with pytest.raises(KafkaFailed, match="unknown states open; use Empty, Ongoing"):
+    with pytest.raises(UsageError, match="unknown states open; use Empty, Ongoing"):
         await cli.run("transactions", "list", "--state", "open")
     await asyncio.to_thread(two.abort_transaction, TIMEOUT_S)
 

@@ -28,7 +28,7 @@ from penstock.deploy.errors import near_hint
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import GROUP, PAUSE_S, Partition
 from penstock.protocol.client.connection import Connection
-from penstock.protocol.client.errors import KafkaFailed, NoResponse, check
+from penstock.protocol.client.errors import DoesNotExist, NoResponse, check
 from penstock.protocol.gen import (
     consumer_group_describe,
     delete_groups,
@@ -43,7 +43,7 @@ _ELECTION_S: Final = 2.0
 EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 
 
-class NoSuchGroup(KafkaFailed):
+class NoSuchGroup(DoesNotExist):
     """The group does not exist, or the user may not describe it."""
 
 
@@ -147,7 +147,7 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
             listed[name] = found_group(brokers, name)
         else:
             hint = near_hint(name, listed, "`penstock groups list` lists the groups")
-            raise KafkaFailed(f"group {name!r} does not exist; {hint}")
+            raise DoesNotExist(f"group {name!r} does not exist; {hint}")
     return Listing([listed[name] for name in dict.fromkeys(names)], {})
 
 

@@ -18,7 +18,7 @@ from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import GROUP, Partition, by_topic
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
 from penstock.protocol.gen import (
     alter_share_group_offsets,
     delete_share_group_offsets,
@@ -178,7 +178,7 @@ def _resolved(
     brokers: Brokers, wanted: Sequence[Partition], goal: Goal, current: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     if gone := sorted(set(wanted) - set(brokers.existing(wanted))):
-        raise KafkaFailed(f"partition {gone[0][0]}-{gone[0][1]} does not exist")
+        raise DoesNotExist(f"partition {gone[0][0]}-{gone[0][1]} does not exist")
     earliest, latest = brokers.offsets(wanted, EARLIEST), brokers.offsets(wanted, LATEST)
     if goal.earliest or goal.latest:
         return earliest if goal.earliest else latest

@@ -20,9 +20,10 @@ from penstock.deploy.admin.transactions.views import (
     still_open,
 )
 from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
-from penstock.protocol.client.errors import KafkaFailed, Moved, NoResponse, check
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed, Moved, NoResponse, check
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     describe_producers,
@@ -84,7 +85,7 @@ class TransactionsClient:
     ) -> tuple[list[ListedTransaction], dict[int, str]]:
         """Return the transactional ids of the coordinators that respond by name, optionally
         filtered by state, producer id and pattern (RE2), and the problems of the others by broker.
-        Raises KafkaFailed for states that do not exist and for an invalid pattern.
+        Raises UsageError for states that do not exist, KafkaFailed for an invalid pattern.
         """
         request = list_transactions.ListTransactionsRequest(
             list(states), list(producer_ids), transactional_id_pattern=pattern
@@ -100,7 +101,7 @@ class TransactionsClient:
             what = f"broker {node_id} cannot list transactions"
             self._brokers.check(response.error_code, None, what)
             if response.unknown_state_filters:
-                raise KafkaFailed(
+                raise UsageError(
                     f"unknown states {', '.join(response.unknown_state_filters)}; use Empty, "
                     "Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
                 )
@@ -310,7 +311,7 @@ class TransactionsClient:
             return dict(sorted(partitions.items()))
         key = Key(topic or "", partition)
         if key not in partitions:
-            raise KafkaFailed(f"partition {key} does not exist")
+            raise DoesNotExist(f"partition {key} does not exist")
         return {key: partitions[key]}
 
 

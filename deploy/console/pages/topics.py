@@ -192,6 +192,8 @@ async def elect(request: Request) -> Response:
     name, console = request.path_params["topic"], console_of(request)
     rights_of(request).need_topic(name)
     count = len(views.view_partitions(console.live.image, name, {}) or ())
+    if not count:
+        raise Missing(f"topic {name!r} does not exist; it may have been deleted")
     elected, problems = await console.call(
         _elect, console.bootstrap, [Key(name, index) for index in range(count)]
     )
