@@ -4,7 +4,7 @@ A full request (epoch 0) creates a session. Later requests contain only changed 
 responses contain only partitions with records, errors, or a changed high watermark or log start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -12,12 +12,18 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.broker.errors import ErrorCode
+from penstock.protocol import apis
 from penstock.protocol.fetch import FetchPartitionResult
-from penstock.protocol.gen.fetch import FetchPartition, FetchRequest
+from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, ForgottenTopic
+from penstock.protocol.request_limits import elements_max
 from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 
 PARTITIONS_MAX: Final = 500_000
 """Maximum number of partitions in all sessions of a broker. Each uses about 400 bytes."""
+SESSION_PARTITIONS_MAX: Final = elements_max(apis.FETCH.key)
+"""Maximum number of partitions in one session, as in one request."""
+NAME_CHARS_MAX: Final = 249
+"""Length of a topic name. Sessions contain no longer ones, which exist nowhere."""
 EVICTION_S: Final = 120.0
 """As in Kafka, sessions that were created or used more recently than this are not evicted."""
 
@@ -131,7 +137,11 @@ class FetchSessions:
             return SessionCall((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_topic_id != by_topic_id:
             return SessionCall((), ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(session, request)
+        added = _requested(request, by_topic_id=by_topic_id)
+        self._update(session, added, request.forgotten_topics_data)
+        if self._is_too_large(session) or _has_long_name(added):
+            self._remove(session)  # the client continues with full requests
+            return SessionCall((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             self._remove(session)
             return SessionCall(())
@@ -178,7 +188,9 @@ class FetchSessions:
         self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
     ) -> int:
         """Create a session and return its id, or 0 if there is no room."""
-        if not call.partitions or not self._make_room(len(call.partitions), now):
+        if not call.partitions or _has_long_name(call.partitions):
+            return _NO_SESSION
+        if not self._make_room(len(call.partitions), now):
             return _NO_SESSION
         session_id = self.rng.randint(1, _ID_MAX)
         while session_id in self._sessions:
@@ -215,16 +227,27 @@ class FetchSessions:
         ]
         return min(smaller, key=lambda session: len(session.partitions), default=None)
 
-    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+    def _update(
+        self,
+        session: FetchSession,
+        added: Iterable[SessionPartition],
+        forgotten: Iterable[ForgottenTopic],
+    ) -> None:
         before = len(session.partitions)
-        for item in _requested(request, by_topic_id=session.by_topic_id):
+        for item in added:
             known = session.partitions.setdefault((item.key, item.wanted.partition), item)
             known.wanted = item.wanted
-        for topic in request.forgotten_topics_data:
+        for topic in forgotten:
             key: TopicKey = (topic.topic_id or NO_TOPIC_ID) if session.by_topic_id else topic.topic
             for index in topic.partitions:
                 session.partitions.pop((key, index), None)
         self.partition_count += len(session.partitions) - before
+
+    def _is_too_large(self, session: FetchSession) -> bool:
+        return (
+            len(session.partitions) > SESSION_PARTITIONS_MAX
+            or self.partition_count > self.partitions_max
+        )
 
     def _remove(self, session: FetchSession | None) -> None:
         if session is not None and self._sessions.pop(session.session_id, None) is not None:
@@ -237,3 +260,7 @@ def _requested(request: FetchRequest, *, by_topic_id: bool) -> list[SessionParti
         for topic in request.topics
         for wanted in topic.partitions
     ]
+
+
+def _has_long_name(partitions: Iterable[SessionPartition]) -> bool:
+    return any(isinstance(item.key, str) and len(item.key) > NAME_CHARS_MAX for item in partitions)

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode
+from penstock.broker.requests import fetch_sessions
 from penstock.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from penstock.protocol.fetch import FetchPartitionResult
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -207,6 +208,30 @@ def test_partitions_are_limited_and_counted():
     assert cache.sessions.begin(request, 12, 0).error_code == 0
     assert cache.sessions.partition_count == 9
     assert cache.begin(2, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "limit"), [("u", "partitions_max"), ("u", "SESSION_PARTITIONS_MAX"), ("u" * 250, "")]
+)
+def test_a_session_that_grows_beyond_a_limit_ends(topic, limit, monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 6 if "SESSION" in limit else 100)
+    cache = Cache(slots=10, partitions_max=6 if limit == "partitions_max" else 100)
+    session = cache.begin(6, 0)
+    request = FetchRequest(
+        session_id=session,
+        session_epoch=1,
+        topics=[FetchTopic(topic=topic, partitions=[FetchPartition(partition=0)])],
+    )
+    code = cache.sessions.begin(request, 12, 0).error_code
+    assert code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(cache.sessions), cache.sessions.partition_count) == (0, 0)
+
+
+def test_no_session_contains_a_name_that_is_too_long():
+    sessions = FetchSessions(1, Random(1))
+    topics = [FetchTopic(topic="t" * 250, partitions=[FetchPartition(partition=0)])]
+    call = sessions.begin(FetchRequest(session_epoch=0, topics=topics), 12, 0)
+    assert sessions.finish(call, [FetchPartitionResult(0)], 0)[1] == 0
 
 
 def test_no_sessions_are_created_if_the_cache_has_no_slots():
