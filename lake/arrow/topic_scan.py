@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, SupportsIndex, TypeAlias
 from uuid import UUID, uuid4
 
 from penstock.base.log import get_logger
@@ -419,8 +419,8 @@ def _times(since: datetime | None, until: datetime | None) -> TimeBounds:
 
 def _not_before_ms(moment: datetime) -> int:
     """Return the first millisecond at or after this time."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment!r} has no time zone")
+    if getattr(moment, "tzinfo", None) is None:
+        raise ValueError(f"{moment!r} is not a datetime, or has no time zone")
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
@@ -486,7 +486,7 @@ def _offsets(
         ]
     if isinstance(place, Mapping):
         return [place[state.partition] for state in states]
-    if isinstance(place, str):
+    if not isinstance(place, SupportsIndex):
         raise ValueError(
             f"{place!r} is not a position in a topic: use 'earliest', 'latest', an offset, a "
             "datetime, or {partition: offset}"

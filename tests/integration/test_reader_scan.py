@@ -415,3 +415,9 @@ def test_count_equals_the_number_of_rows(cluster: ThreadedCluster) -> None:
     assert scan(cluster.store_url, "counted", until=moment, since=moment).count() == 0
     with pytest.raises(ValueError, match="time zone"):
         scan(cluster.store_url, "counted", since=datetime(2026, 1, 1))  # noqa: DTZ001 - refused
+    wrong: Any = "2026-01-01"
+    with pytest.raises(ValueError, match="'2026-01-01' is not a datetime"):
+        scan(cluster.store_url, "counted", since=wrong)
+    for wrong in ("first", None, 1.5):
+        with pytest.raises(ValueError, match=f"{wrong!r} is not a position"):
+            scan(cluster.store_url, "counted", start=wrong)
