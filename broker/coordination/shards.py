@@ -138,19 +138,22 @@ class CoordinatorShards(Generic[State]):
             or (partition not in self._released and self._log.is_ours(partition))
         )
 
-    async def ready(self, key: str) -> None:
+    async def ready(self, key: str, since_s: float | None = None) -> None:
         """Wait up to LOAD_WAIT_S while the partition of the key is loading, because FindCoordinator
         returns this broker before the partition is loaded.
 
         Every request starts with this wait. It may still fail with a retriable error afterwards.
+        since_s: event loop time at which a request with several keys arrived, which limits all its
+        waits together; None for now.
         """
         if (
             self.partition_of(key) in self._states  # avoids reading the clock
             or self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         ):
             return
+        until_s = LOAD_WAIT_S + (asyncio.get_running_loop().time() if since_s is None else since_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOAD_WAIT_S):
+            async with asyncio.timeout_at(until_s):
                 while self.find(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     await self._changed.wait()
 

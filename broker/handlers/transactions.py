@@ -447,7 +447,8 @@ async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Respo
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             states.append(_described(transactional_id, code))
             continue
-        state = _described(transactional_id, await node.transactions.describe(transactional_id))
+        found = await node.transactions.describe(transactional_id, ctx.received_at)
+        state = _described(transactional_id, found)
         hidden = await find_denied_topics(
             node, ctx, Operation.DESCRIBE, (topic.topic for topic in state.topics)
         )

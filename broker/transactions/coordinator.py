@@ -264,8 +264,11 @@ class TransactionCoordinator:
 
         return await self._submit(transactional_id, step)
 
-    async def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
-        await self._shards.ready(transactional_id)
+    async def describe(
+        self, transactional_id: str, since_s: float | None = None
+    ) -> TransactionMetadata | ErrorCode:
+        """since_s: see `CoordinatorShards.ready`."""
+        await self._shards.ready(transactional_id, since_s)
         found = self._shards.find(transactional_id, is_read=True)
         if isinstance(found, ErrorCode):
             return found

@@ -185,11 +185,11 @@ class GroupCoordinator:
         self.shares.close()
         self._shards.close()
 
-    async def ready(self, group_id: str) -> None:
-        """Wait briefly while the group is loading here. Every group request starts with this
-        wait.
+    async def ready(self, group_id: str, since_s: float | None = None) -> None:
+        """Wait briefly while the group is loading here. Every group request starts with this wait.
+        since_s: see `CoordinatorShards.ready`.
         """
-        await self._shards.ready(group_id)
+        await self._shards.ready(group_id, since_s)
 
     async def _load(self, partition: int) -> OffsetsPartition:
         state, malformed_count = OffsetsPartition(partition), 0

@@ -392,7 +392,7 @@ async def _fetch_group(
     group_id, topics = request.group_id, request.topics
     found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if describes_group(node, ctx, group_id):
-        await node.groups.ready(group_id)
+        await node.groups.ready(group_id, ctx.received_at)
         found = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if is_fresh:
             found = node.groups.fetch_offsets(group_id, *member)
@@ -518,7 +518,7 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
             groups.append(_described(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
-        await node.groups.ready(group_id)
+        await node.groups.ready(group_id, ctx.received_at)
         described: GroupDescription | ErrorCode | str = node.groups.describe_group(group_id)
         if ctx.api_version >= _FIRST_WITH_UNKNOWN_GROUPS:
             described = node.groups.unknown_group(group_id) or described
@@ -563,7 +563,7 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
             code = ErrorCode.GROUP_AUTHORIZATION_FAILED
             results.append(delete_groups.DeletableGroupResult(group_id, code))
             continue
-        await node.groups.ready(group_id)
+        await node.groups.ready(group_id, ctx.received_at)
         results.append(
             delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id))
         )

@@ -61,7 +61,7 @@ async def describe_groups(
         if not group_id:
             groups.append(refused(ErrorCode.INVALID_GROUP_ID, None, group_id))
             continue
-        await node.groups.ready(group_id)
+        await node.groups.ready(group_id, ctx.received_at)
         group = await describe(group_id)
         if isinstance(group, ErrorCode):
             groups.append(refused(group, _refusal(node, group_id, group, kind), group_id))

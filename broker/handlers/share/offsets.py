@@ -58,7 +58,7 @@ async def _describe(
         return describing.DescribeShareGroupOffsetsResponseGroup(
             group_id, error_code=code, error_message=code.message
         )
-    await node.groups.ready(group_id)
+    await node.groups.ready(group_id, ctx.received_at)
     initialized = node.groups.shares.initialized(group_id)
     if isinstance(initialized, ErrorCode):
         return describing.DescribeShareGroupOffsetsResponseGroup(
