@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Maximum number of tracked directories; the oldest one is dropped. A quorum has at most five
-voters.
+"""Maximum number of tracked directories. A quorum has at most five voters, and every heartbeat uses
+their directories, so only those of controllers that were replaced are dropped.
 """
 
 
@@ -66,6 +66,7 @@ class Promises:
 
     def __init__(self) -> None:
         self._disks: dict[str, _Disk] = {}
+        """By directory id, the least recently used one first."""
         self._directory_of: dict[int, str] = {}
         """Directory id of each controller according to its last message."""
 
@@ -96,7 +97,7 @@ class Promises:
         promises: list[Promise] = []
         for member in members:
             directory = self._directory_of.get(member)
-            disk = None if directory is None else self._disks.get(directory)
+            disk = None if directory is None else self._disk(directory)
             if directory is not None and disk is not None and disk.number:
                 now = disk.now
                 promises.append(
@@ -131,12 +132,23 @@ class Promises:
             disk.now = disk.now.merged(promised)
 
     def _disk(self, directory: str) -> _Disk:
-        disk = self._disks.get(directory)
+        disk = self._disks.pop(directory, None)
         if disk is None:
             if len(self._disks) >= DISKS_MAX:
-                del self._disks[next(iter(self._disks))]
-            disk = self._disks[directory] = _Disk()
+                self._drop(next(iter(self._disks)))
+            disk = _Disk()
+        self._disks[directory] = disk
         return disk
+
+    def _drop(self, directory: str) -> None:
+        """Forget a directory, and which controllers use it. Otherwise the promises that its current
+        start makes from now on would be taken for those of an earlier start, and this start would
+        be refused.
+        """
+        del self._disks[directory]
+        self._directory_of = {
+            member: known for member, known in self._directory_of.items() if known != directory
+        }
 
     def _restarted(self, disk: _Disk, number: int, nonce: int) -> None:
         disk.before, disk.now = disk.before.merged(disk.now), NOTHING

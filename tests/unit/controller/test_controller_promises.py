@@ -98,5 +98,33 @@ def test_a_new_disk_does_not_inherit_promises() -> None:
 
 def test_the_number_of_remembered_disks_is_limited() -> None:
     memory = Promises()
-    memory.learn(Promise(f"d{at}", 1, 1, 1, 1, 1, NOBODY) for at in range(3 * DISKS_MAX))
+    memory.learn(others(3 * DISKS_MAX))
     assert len(memory._disks) == DISKS_MAX
+
+
+def others(count: int) -> list[Promise]:
+    return [Promise(f"d{at}", 1, 1, 1, 1, 1, NOBODY) for at in range(count)]
+
+
+def test_promises_of_voters_are_not_dropped() -> None:
+    """The oldest directory is that of a voter, which may not have restarted for years."""
+    leader, follower = Promises(), Promises()
+    leader.refusal(1, "d", FIRST)
+    leader.acknowledged(1, 4, 20, 18)
+    for promise in others(3 * DISKS_MAX):
+        follower.learn(leader.promises_of((1,)))
+        for memory in (leader, follower):
+            memory.learn([promise])
+    for memory in (leader, follower):
+        assert "up to 20" in memory.refusal(1, "d", Start(2, 22, 4, NOBODY, 3))
+
+
+def test_a_start_whose_directory_was_dropped_is_not_refused() -> None:
+    memory = Promises()
+    assert memory.refusal(1, "d", FIRST) == ""
+    memory.learn(others(DISKS_MAX))
+    memory.acknowledged(1, 4, 20, 18)
+    assert memory.refusal(1, "d", FIRST) == ""
+    memory.acknowledged(1, 4, 30, 30)
+    assert memory.refusal(1, "d", FIRST) == ""
+    assert "up to 30" in memory.refusal(1, "d", Start(2, 22, 4, NOBODY, 29))
