@@ -54,7 +54,7 @@ class ConnectionOrder:
         """Record a producer request that is about to be executed. name: the producer's
         transactional id or its consumer group. Raises LateRequest.
         """
-        newest = self._advance((_short(name), producer_id, producer_epoch), connection_id)
+        newest = self._advance((short_name(name), producer_id, producer_epoch), connection_id)
         if connection_id < newest:
             raise LateRequest(
                 f"a request for {name} of producer {producer_id} epoch {producer_epoch} is late:"
@@ -71,7 +71,8 @@ class ConnectionOrder:
         """
         if not member_id or connection_id is None:
             return
-        newest = self._advance((api_key, _short(group_id), _short(member_id)), connection_id)
+        key = api_key, short_name(group_id), short_name(member_id)
+        newest = self._advance(key, connection_id)
         if connection_id < newest:
             raise _late_of_member(api_key, group_id, member_id, connection_id, newest)
 
@@ -93,7 +94,7 @@ class ConnectionOrder:
         """
         if not member_id or connection_id is None:
             return
-        key: Key = (_COMMIT, _short(group_id), _short(member_id))
+        key: Key = (_COMMIT, short_name(group_id), short_name(member_id))
         back_key = (*key, "back")
         newest = self._advance(key, connection_id)
         newest_back = self._advance(back_key, 0) if back_key in self._newest else 0
@@ -106,7 +107,7 @@ class ConnectionOrder:
         """Record that a member has left with a request of another API, so that its earlier requests
         of this API are late.
         """
-        self._advance((api_key, _short(group_id), _short(member_id)), connection_id)
+        self._advance((api_key, short_name(group_id), short_name(member_id)), connection_id)
 
     def _advance(self, key: Key, connection_id: int) -> int:
         """Record the connection, and return the sender's newest one."""
@@ -118,7 +119,7 @@ class ConnectionOrder:
         return newest
 
 
-def _short(name: str) -> str | bytes:
+def short_name(name: str) -> str | bytes:
     """Return the name, or its hash if it is long."""
     return name if len(name) <= NAME_CHARS_MAX else blake2b(name.encode(), digest_size=16).digest()
 

@@ -1,9 +1,11 @@
 """The share sessions of members: epochs, limits, connections."""
 
+import tracemalloc
 from uuid import UUID
 
 import pytest
 
+from penstock.broker.coordination.connection_order import LateRequest
 from penstock.broker.groups.share.partitions.sessions import (
     FINAL_EPOCH,
     ShareSession,
@@ -12,6 +14,7 @@ from penstock.broker.groups.share.partitions.sessions import (
     ShareSessions,
     TopicIdPartition,
 )
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 
 TOPIC = UUID(int=1)
@@ -126,3 +129,19 @@ def test_a_rejected_session_leaves_the_earlier_one_open() -> None:
     assert sessions.is_open(session)
     assert sessions.close_connection(1) == [session]
     assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
+def test_ended_sessions_with_long_names_do_not_occupy_memory() -> None:
+    sessions = ShareSessions(10)
+    tracemalloc.start()
+    for number in range(100):
+        key = ShareSessionKey("g", f"{number:03}" * 10_000)
+        sessions.admit(apis.SHARE_FETCH.key, key, 1)
+        sessions.close(sessions.open(key, 1, P[:2]))
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+    moved = sessions.open(key, 2, P[:2])
+    sessions.resume(key, 1, connection_id=3)
+    assert moved.connection_id == 3
+    with pytest.raises(LateRequest):
+        sessions.admit(apis.SHARE_ACKNOWLEDGE.key, key, 1)

@@ -7,13 +7,14 @@ contain only added and removed partitions, and responses only partitions with re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from penstock.broker.coordination.connection_order import (
     MEMBERS_MAX,
     ConnectionOrder,
     LateRequest,
+    short_name,
 )
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
@@ -28,6 +29,9 @@ _EPOCH_MAX: Final = 2**31 - 1
 class ShareSessionKey(NamedTuple):
     group_id: str
     member_id: str
+
+
+_Left: TypeAlias = tuple[int, str | bytes, str | bytes]
 
 
 class TopicIdPartition(NamedTuple):
@@ -85,9 +89,7 @@ class ShareSessions:
     """The sessions of each owner, oldest first."""
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
     _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
-    _left: OrderedDict[tuple[int, ShareSessionKey], None] = field(
-        default_factory=OrderedDict[tuple[int, ShareSessionKey], None]
-    )
+    _left: OrderedDict[_Left, None] = field(default_factory=OrderedDict[_Left, None])
     """Connections that a member's session has left before they closed. Only the last `MEMBERS_MAX`
     are kept.
     """
@@ -114,7 +116,7 @@ class ShareSessions:
             session is not None
             and api_key == apis.SHARE_ACKNOWLEDGE.key
             and connection_id < session.connection_id
-            and (connection_id, key) in self._left
+            and _left(connection_id, key) in self._left
         ):
             raise LateRequest(
                 f"an acknowledgement for group {key.group_id} of member {key.member_id} is late:"
@@ -205,7 +207,7 @@ class ShareSessions:
         del keys[session.key]
         if not keys:
             del self._by_connection[session.connection_id]
-        left = (session.connection_id, session.key)
+        left = _left(session.connection_id, session.key)
         self._left[left] = None
         self._left.move_to_end(left)
         if len(self._left) > MEMBERS_MAX:
@@ -237,5 +239,9 @@ class ShareSessions:
         closed = [self._sessions[key] for key in self._by_connection.get(connection_id, ())]
         for session in closed:
             self.close(session)
-            del self._left[connection_id, session.key]
+            del self._left[_left(connection_id, session.key)]
         return closed
+
+
+def _left(connection_id: int, key: ShareSessionKey) -> _Left:
+    return connection_id, short_name(key.group_id), short_name(key.member_id)
