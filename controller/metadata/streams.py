@@ -16,7 +16,7 @@ from penstock.base.ids import (
     StreamId,
 )
 from penstock.controller.metadata.errors import broken
-from penstock.controller.metadata.kept_log import KeptLog, KeptTrim
+from penstock.controller.metadata.kept_log import TRIMS_MAX, KeptLog, KeptTrim
 from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.records import (
     KeptLogDropped,
@@ -116,9 +116,12 @@ class StreamState(msgspec.Struct, gc=False):
 
     @property
     def keep_ms(self) -> int:
-        """Return the longest grace period of the retained records, or 0 if there are none."""
+        """Return how long the retained records may be retained, or 0 if there are none. The last of
+        `TRIMS_MAX` trims may be merged with later ones.
+        """
         trims = () if self.kept is None else self.kept.trims
-        return max((trim.grace.keep_ms for trim in trims), default=0)
+        longest_ms = max((trim.grace.keep_ms for trim in trims), default=0)
+        return 2 * longest_ms if len(trims) == TRIMS_MAX else longest_ms
 
     @property
     def next_offset(self) -> Offset:

@@ -284,3 +284,14 @@ def test_a_deleted_topic_releases_kept_objects(cluster: Trimming) -> None:
     cluster.delete("t")
     cluster.tick()
     assert (cluster.destroyed(), list(cluster.image.streams.keeping())) == (4, [])
+
+
+def test_tombstones_are_kept_as_long_as_records_of_merged_trims(cluster: Trimming) -> None:
+    for start in range(1, TRIMS_MAX + 1):
+        cluster.cut(start)
+    keep_ms, began_ms = cluster.log.keep_ms, cluster.now_ms
+    cluster.wait(GRACE_MS - 1)
+    cluster.cut(TRIMS_MAX + 1)
+    cluster.wait(GRACE_MS - 1)
+    assert cluster.log.kept_offset < TRIMS_MAX, "a record of the first trims can be restored"
+    assert GRACE_MS < cluster.now_ms - began_ms <= keep_ms
