@@ -59,7 +59,9 @@ def is_passing_status(code: int) -> bool:
 
 
 def read_response(response: HTTPResponse, deadline: float) -> bytes:
-    """Return the body of a response. Raise TimeoutError, or ValueError if the body is too long."""
+    """Return the body of a response. Raise TimeoutError, ConnectionError if the body ends early, or
+    ValueError if it is too long.
+    """
     data = bytearray()
     while chunk := response.read1(_CHUNK_BYTES):
         data += chunk
@@ -67,4 +69,6 @@ def read_response(response: HTTPResponse, deadline: float) -> bytes:
             raise ValueError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the response takes too long")
+    if response.length:  # bytes that are missing
+        raise ConnectionError("the connection ended before the response")
     return bytes(data)

@@ -21,9 +21,15 @@ from penstock.broker.schemas.rules import FieldRule
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.http import RESPONSE_BYTES_MAX
-from penstock.protocol.registry.model import NotRegistered, RegistryError, RegistryUrlInvalid
+from penstock.protocol.registry.model import (
+    NotRegistered,
+    RegistryError,
+    RegistryUnavailable,
+    RegistryUrlInvalid,
+)
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 SCHEMA = {"schema": '"string"'}
@@ -118,6 +124,24 @@ async def test_endless_registry_responses_are_cut_off(
     server.body = b" " * (RESPONSE_BYTES_MAX + 1)
     with pytest.raises(RegistryError, match="longer than 1048576 bytes"):
         await known.find([1])
+
+
+async def test_responses_that_end_early_are_requested_again_by_readers() -> None:
+    """The connection is closed, as when the process of the registry is killed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{"schema": ')
+        await writer.drain()
+        writer.close()
+
+    server = StreamServer(serve, limit_bytes=1 << 16)
+    registry = SchemaRegistry(f"http://127.0.0.1:{server.open()}")
+    try:
+        with pytest.raises(RegistryUnavailable, match="ended before"):
+            await asyncio.to_thread(registry.by_id, 1)
+    finally:
+        server.close()
 
 
 async def test_a_hanging_registry_delays_a_check_by_its_timeout(
