@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from penstock.deploy.clients import state_file
-from penstock.deploy.clients.state_file import ClusterState
+from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.output import remark
 
 RESTART_S: Final = 30.0
@@ -26,13 +26,13 @@ def wait_for_restarts() -> None:
 
 
 def is_restarting(
-    state: ClusterState, is_running: Callable[[int], bool] = state_file.is_running
+    state: ClusterState,
+    is_running: Callable[[ProcessState], bool] = lambda broker: broker.is_running,
 ) -> bool:
     """Return whether no broker is ready and the supervisor is starting or restarting them."""
     brokers = state.of_role("broker")
     return state.restarts and not any(
-        broker.phase == "serving" and broker.pid is not None and is_running(broker.pid)
-        for broker in brokers
+        broker.phase == "serving" and is_running(broker) for broker in brokers
     )
 
 

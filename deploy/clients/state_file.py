@@ -2,12 +2,13 @@
 
 Invariant: the file is always complete, because it is written to a temporary file and renamed. Its
 writer removes it on exit, unless another cluster has replaced it. If the writer is killed, the file
-remains; `read` detects that by the missing process.
+remains; `read` detects that the process is missing, or that another one has its pid.
 """
 
 import fcntl
 import itertools
 import os
+import subprocess
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +24,9 @@ Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"
 CHOOSING_S: Final = 10.0
 _LOCK_INTERVAL_S: Final = 0.05
+_PS_S: Final = 5.0
+_START_FIELD: Final = 19
+"""Position of `starttime` in /proc/PID/stat after the name of the program (proc_pid_stat(5))."""
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     phase: Phase
     starts: int
+    pid_started: str = ""
+    """Start of the process `pid`, see `start_of`."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.pid is not None and is_running(self.pid, self.pid_started)
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +69,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Empty until a node serves."""
     restarts: bool = True
     """Whether the supervisor restarts processes that end."""
+    pid_started: str = ""
+    """Start of the process `pid`, see `start_of`."""
 
     def of_role(self, role: str) -> list[ProcessState]:
         return [process for process in self.processes if process.role == role]
@@ -166,7 +178,7 @@ def read(path: Path) -> ClusterState | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise ExpectedError(f"state file {path} cannot be read: {error}") from None
-    return state if is_running(state.pid) else None
+    return state if is_running(state.pid, state.pid_started) else None
 
 
 def known(path: Path) -> ClusterState | None:
@@ -186,11 +198,37 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def is_running(pid: int) -> bool:
+def start_of(pid: int) -> str:
+    """Return text that identifies the process with this pid: another process that has the pid later
+    differs. Empty if there is no process, or if the system does not show it.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return _start_shown_by_ps(pid)
+    return f"{boot}/{fields[_START_FIELD].decode()}"
+
+
+def _start_shown_by_ps(pid: int) -> str:
+    """Return the time at which a process was started, on systems without /proc such as macOS."""
+    command = ("ps", "-o", "lstart=", "-p", str(pid))
+    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
+    try:
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_PS_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
+
+
+def is_running(pid: int, started: str = "") -> bool:
+    """Return whether the process runs. started: its `start_of`; if empty, any process counts."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return not started or start_of(pid) in ("", started)

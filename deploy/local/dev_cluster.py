@@ -366,6 +366,7 @@ class _Dev:
             console="" if self._console is None else self._console.url,
             cluster_id=self._cluster_id,
             restarts=self._options.restart,
+            pid_started=state_file.start_of(os.getpid()),
         )
         try:
             state_file.write(self._state_path, state)
@@ -455,6 +456,7 @@ def _in_process(plan: ClusterPlan, phase: Phase) -> list[ProcessState]:
             port=process.port,
             phase=phase,
             starts=1,
+            pid_started=state_file.start_of(os.getpid()),
         )
         for process in plan.processes
     ]

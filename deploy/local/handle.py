@@ -73,9 +73,9 @@ class LocalCluster:
     def kill(
         self, processes: Sequence[ProcessState], number: signal.Signals = signal.SIGKILL
     ) -> None:
-        """Send a signal to these processes, by their pids."""
+        """Send a signal to these processes, by their pids, unless they have ended."""
         for process in processes:
-            if process.pid is not None:
+            if process.pid is not None and process.is_running:
                 os.kill(process.pid, number)
 
     def wait_until(

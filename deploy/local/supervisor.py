@@ -13,7 +13,7 @@ from typing import Final
 from penstock.base.errors import ExpectedError
 from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.base.readiness import PIPE_VARIABLE, REPORT_BYTES_MAX
-from penstock.deploy.clients.state_file import Phase, ProcessState
+from penstock.deploy.clients.state_file import Phase, ProcessState, start_of
 from penstock.deploy.errors import ClusterFailed, PortTaken
 from penstock.deploy.local import bytecode
 from penstock.deploy.local.plan import PORT_FLAGS, ClusterPlan, ProcessPlan
@@ -80,6 +80,7 @@ class _Child:
             port=plan.port,
             phase=self.phase,
             starts=self.starts,
+            pid_started="" if pid is None else start_of(pid),
         )
 
 

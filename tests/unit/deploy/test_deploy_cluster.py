@@ -9,9 +9,11 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -32,6 +34,7 @@ from penstock.deploy.local.directories import (
     check_store_directory,
     controller_directory,
 )
+from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.local.in_process import run_in_process
 from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from penstock.deploy.local.ports import find_ports
@@ -271,6 +274,25 @@ def test_state_of_a_killed_cluster_is_ignored(tmp_path: Path) -> None:
     over.wait()
     state.write(tmp_path / "s", make_state(over.pid))
     assert state.read(tmp_path / "s") is None
+
+
+def test_another_process_with_the_pid_of_a_killed_cluster_is_not_its(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        ours = msgspec.structs.replace(make_state(other.pid), pid_started=state.start_of(other.pid))
+        state.write(tmp_path / "s", ours)
+        assert state.read(tmp_path / "s") == ours
+        for started in ("0", state.start_of(os.getpid())):
+            before = msgspec.structs.replace(ours, pid_started=started)
+            state.write(tmp_path / "s", before)
+            assert state.read(tmp_path / "s") is None
+        process = msgspec.structs.replace(ours.processes[0], pid=other.pid, pid_started="0")
+        assert not process.is_running
+        with closing(LocalCluster()) as cluster:
+            cluster.kill([process])
+        assert other.poll() is None
+        assert other.stdin is not None
+        other.stdin.write(b"\n")
+    assert other.returncode == 0, "it was not signalled"
 
 
 def test_concurrent_clusters_have_separate_state_files(tmp_path: Path) -> None:

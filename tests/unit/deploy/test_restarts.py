@@ -80,7 +80,7 @@ def test_brokers_count_as_restarting_if_none_runs_and_the_supervisor_starts_them
     state: ClusterState, expected: bool
 ) -> None:
     """A broker that was just killed may still be listed as running in the state file."""
-    assert is_restarting(state, lambda pid: pid == HERE) == expected
+    assert is_restarting(state, lambda broker: broker.pid == HERE) == expected
 
 
 @pytest.mark.parametrize(
