@@ -89,8 +89,13 @@ class Identity:
 
     @property
     def journal_number(self) -> int:
-        """See `controller.raft.directory.JournalOwner`."""
-        return int(self._read(_JOURNAL) or 0)
+        """See `controller.raft.directory.JournalOwner`. Raises JournalStateLost if the file is
+        damaged.
+        """
+        number = self._read(_JOURNAL) or "0"
+        if not number.isdecimal():
+            raise JournalStateLost(str(self), f"file {_JOURNAL} contains {number[:20]!r}")
+        return int(number)
 
     def record_journal(self, number: int) -> None:
         """See `controller.raft.directory.JournalOwner`."""
@@ -107,7 +112,7 @@ class Identity:
 
     def _read(self, name: str) -> str:
         path = self._path / name
-        return path.read_text().strip() if path.exists() else ""
+        return path.read_text(errors="replace").strip() if path.exists() else ""
 
     def _write(self, name: str, value: str) -> None:
         written = (self._path / name).with_suffix(".new")

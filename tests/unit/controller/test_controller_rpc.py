@@ -29,6 +29,7 @@ from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import (
     DataDirInUse,
     JournalFailed,
+    JournalStateLost,
     RequestRefused,
     StoreNotEmpty,
 )
@@ -584,6 +585,16 @@ async def test_a_data_directory_can_be_used_by_one_process_only(start: Start) ->
     cluster = await start()
     with pytest.raises(DataDirInUse):
         await ControllerServer(cluster.config, cluster.store).start()
+
+
+@pytest.mark.parametrize("content", [b"abc", b"\xff\xfe"])
+async def test_a_damaged_number_of_the_journal_is_reported(start: Start, content: bytes) -> None:
+    cluster = await start()
+    await cluster.server.stop()
+    (cluster.config.data_dir / "journal_number").write_bytes(content)
+    cluster.server = ControllerServer(cluster.config, cluster.store)
+    with pytest.raises(JournalStateLost, match="file journal_number contains"):
+        await cluster.server.start()
 
 
 async def test_a_failed_journal_stops_the_controller_without_exposing_uncommitted_state(
