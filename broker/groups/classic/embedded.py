@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.groups.classic.model import Member
+from penstock.broker.groups.common.model import merged
 from penstock.protocol.errors import WireError
 from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 
@@ -107,8 +108,5 @@ def _skip_user_data(reader: Reader) -> None:
 
 
 def _read_partitions(reader: Reader) -> dict[str, frozenset[int]]:
-    found: dict[str, frozenset[int]] = {}
-    for _ in range(reader.count(False, 6)):
-        topic = reader.string(False)
-        found[topic] = found.get(topic, frozenset()) | frozenset(reader.i32s(False))
-    return found
+    count = reader.count(False, 6)
+    return merged((reader.string(False), reader.i32s(False)) for _ in range(count))

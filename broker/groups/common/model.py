@@ -1,9 +1,9 @@
 """Values shared by several group protocols."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from penstock.protocol.error_codes import ErrorCode
@@ -19,6 +19,17 @@ with the same instance id.
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id. No topic has an empty set."""
 NOTHING: Final[Assignment] = {}
+_Topic = TypeVar("_Topic", UUID, str)
+
+
+def merged(items: Iterable[tuple[_Topic, Iterable[int]]]) -> dict[_Topic, frozenset[int]]:
+    """Return the partitions by topic. Clients may repeat a topic thousands of times, so this takes
+    linear time.
+    """
+    found: dict[_Topic, set[int]] = {}
+    for topic, indexes in items:
+        found.setdefault(topic, set()).update(indexes)
+    return {topic: frozenset(indexes) for topic, indexes in found.items()}
 
 
 class GroupState(Enum):

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from penstock.base.acls import Operation
-from penstock.broker.groups.common.model import Assignment
+from penstock.broker.groups.common.model import Assignment, merged
 from penstock.broker.groups.consumer.model import ConsumerMember, HeartbeatRequest
 from penstock.broker.groups.coordinator.consumer import ConsumerGroupDescription
 from penstock.broker.handlers.groups.descriptions import describe_groups
@@ -85,11 +85,7 @@ def _is_on(node: Node) -> bool:
 def _owned(topics: Sequence[heartbeats.TopicPartitions] | None) -> Assignment | None:
     if topics is None:
         return None
-    owned: dict[UUID, frozenset[int]] = {}
-    for topic in topics:
-        topic_id = topic.topic_id or _NO_TOPIC
-        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(topic.partitions)
-    return owned
+    return merged((topic.topic_id or _NO_TOPIC, topic.partitions) for topic in topics)
 
 
 def _assigned(assignment: Assignment) -> heartbeats.Assignment:

@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import kafka_error
+from penstock.broker.groups.common.model import merged
 from penstock.broker.groups.coordinator.streams import StreamsGroupDescription
 from penstock.broker.groups.streams.model import (
     EndpointPartitions,
@@ -132,12 +133,7 @@ def _heartbeat(
 def _tasks(sent: Sequence[heartbeats.TaskIds] | None) -> TaskIds | None:
     if sent is None:
         return None
-    found: dict[str, frozenset[int]] = {}
-    for item in sent:
-        if item.partitions:
-            known = found.get(item.subtopology_id, frozenset())
-            found[item.subtopology_id] = known | frozenset(item.partitions)
-    return found
+    return merged((item.subtopology_id, item.partitions) for item in sent if item.partitions)
 
 
 async def _topology(sent: heartbeats.Topology) -> Topology:
