@@ -199,25 +199,26 @@ def _by_field(
     fields: Any,  # noqa: ANN401 - a schema or a struct
 ) -> Iterator[tuple[Any, list[Mask]]]:
     """Yield each masked field with its masks, whose paths are relative to it. Raise InvalidTable if
-    a field is unknown.
+    a field is unknown or ambiguous.
     """
-    names = {item.name for item in fields}
+    kinds = {item.name: item.type for item in fields}
     of_field: dict[str, list[Mask]] = {}
     for mask in masks:
         # Names may contain dots, so use the longest name that is a prefix of the path.
-        name = max(
-            (name for name in names if f"{mask.path}.".startswith(f"{name}.")),
-            key=len,
-            default=None,
-        )
-        if name is None:
-            known = sorted(names)
+        found = sorted((name for name in kinds if f"{mask.path}.".startswith(f"{name}.")), key=len)
+        if any(_types.is_nested(kinds[name]) for name in found[:-1]):
+            raise InvalidTable(
+                f"mask of {mask.path!r} is ambiguous: {' and '.join(map(repr, found))} are fields;"
+                " rename one of them"
+            )
+        if not found:
+            known = sorted(kinds)
             more = ", ..." if len(known) > _NAMES_SHOWN else ""
             raise InvalidTable(
                 f"mask of {mask.path!r}: there is no such field; the fields are"
                 f" {', '.join(known[:_NAMES_SHOWN])}{more}"
             )
-        of_field.setdefault(name, []).append(Mask(mask.path[len(name) + 1 :], mask.kind))
+        of_field.setdefault(found[-1], []).append(Mask(mask.path[len(found[-1]) + 1 :], mask.kind))
     for item in fields:
         yield item, of_field.get(item.name, [])
 

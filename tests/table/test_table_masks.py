@@ -110,6 +110,14 @@ def test_masks_that_do_not_fit_the_type_are_refused(masks: list[str], reason: st
         Masking(parse_masks(masks), KEY).schema(schema, partition_column=PARTITION, keyed=True)
 
 
+def test_mask_of_two_fields_is_refused() -> None:
+    """Otherwise a new field with a dot in its name would reveal the nested one."""
+    row = {"a": {"b": "secret"}, "a.b": "x"}
+    kind = pa.struct([("a", pa.struct([("b", pa.string())])), ("a.b", pa.string())])
+    with pytest.raises(InvalidTable, match=r"'a\.b' is ambiguous: 'a' and 'a\.b' are fields"):
+        masked([row], kind, "c.a.b=redact")
+
+
 def test_hash_masks_require_a_key_that_is_never_shown() -> None:
     for key in (b"", KEY[:-1]):
         with pytest.raises(InvalidTable, match="need a key of at least 16 bytes"):
