@@ -195,9 +195,10 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
     present = node.image.configs.get(*resource).get(config.name, default)
     items = [item for item in present.split(",") if item]
-    named = [item for item in config.value.split(",") if item]
+    named = dict.fromkeys(item for item in config.value.split(",") if item)
     if config.config_operation == _APPEND:
-        return ",".join([*items, *(item for item in named if item not in items)])
+        known = set(items)
+        return ",".join([*items, *(item for item in named if item not in known)])
     return ",".join(item for item in items if item not in named)
 
 
