@@ -1,5 +1,5 @@
 """Complete fastavro's schema resolution: decode defaults, handle fields that match both a name and
-an alias, and reject numbers that would become times of another unit. Pure.
+an alias, reject numbers that would become times of another unit, and keep all digits. Pure.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,9 @@ _FAMILIES: Final = {
     ("long", "local-timestamp-micros"): "local-timestamp",
 }
 """The family of each logical type. fastavro converts units only within a family."""
+
+_DIGITS_MAX: Final = 1_000
+"""Number of digits that no decimal column can hold."""
 
 _logical_readers: Final[Any] = cast("Any", fastavro.read).LOGICAL_READERS
 
@@ -90,6 +93,8 @@ class _Pairs:
 
     def _check_pair(self, one: dict[str, Any], other: dict[str, Any], path: str) -> None:
         kinds = {one["type"], other["type"]}
+        if one.get("logicalType") == "decimal":
+            one["precision"] = _DIGITS_MAX  # fastavro rounds values with more digits
         if kinds <= {"int", "long"}:
             if _family(one) != _family(other):
                 shown = (kind.get("logicalType") or kind["type"] for kind in (one, other))

@@ -8,6 +8,7 @@ import pickle
 import ssl
 import struct
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,24 @@ def test_times_keep_their_unit_or_are_refused(one: Any, other: Any, value: Any, 
         assert [str(row["x"]) for row in rows] == [shown]
     else:
         assert "cannot become" in errors[0]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_avro_decimals_with_more_digits_than_their_schema_allows_are_not_rounded(
+    fixed: bool,
+) -> None:
+    base = {"type": "fixed", "name": "D", "size": 3} if fixed else {"type": "bytes"}
+    base["logicalType"] = "decimal"
+    one, two = (
+        json.dumps(avro([{"name": "d", "type": base | {"precision": digits, "scale": 2}}])).encode()
+        for digits in (4, 6)
+    )
+    value = (123_456).to_bytes(3, "big")
+    rows, errors = decode(
+        ValueFormat.of("avro", [(1, one), (2, two)], framed=True),
+        frame(1) + (value if fixed else b"\6" + value),
+    )
+    assert (rows, errors) == ([{"d": Decimal("1234.56")}], {})
 
 
 def test_avro_defaults_have_the_type_of_their_field() -> None:
