@@ -279,6 +279,11 @@ bench-kafka: venv ## Penstock beside Apache Kafka on this machine, about 40 minu
 bench-spark: venv jre ## the same for Spark and the Arrow reader; ARGS='--bytes 200MB' for a quick look
 	$(BIN)/python -m benchmarks.spark $(ARGS)
 
+.PHONY: bench-spark-sources
+bench-spark-sources: $(PIPELINE)/.installed jre ## Spark queries beside its Kafka source and Parquet, 10 minutes; ARGS='--bytes 400MB'
+	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
+	$(PIPELINE)/bin/python -m benchmarks.spark_sources $(ARGS)
+
 .PHONY: release-check
 release-check: venv ## before a release: build, twine check, and each extra in an empty environment on each Python at hand; ARGS=--pinned
 	$(BIN)/python -m tools.release_check $(ARGS)

@@ -8,25 +8,9 @@ import sys
 from datetime import UTC, datetime
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.bars import BARS
-from benchmarks.harness import Measure, machine, record
-
-
-def table_of(measures: list[Measure]) -> Table:
-    table = Table(title=machine(), title_justify="left")
-    for column in ("measure", "value", "limit", "figure", "bar", ""):
-        table.add_column(column, justify="left" if column == "measure" else "right")
-    for m in measures:
-        limit = "" if m.limit is None else f"{m.limit:,.0f} {m.unit}"
-        sign = "≥" if m.better == "higher" else "≤"
-        verdict = "[green]ok[/]" if m.passed else "[red]missed[/]"
-        name = f"{m.name} ({m.note})" if m.note else m.name
-        table.add_row(
-            name, f"{m.value:,.1f} {m.unit}", limit, f"{m.figure:.2f}", f"{sign} {m.bar:g}", verdict
-        )
-    return table
+from benchmarks.harness import Measure, record, table_of
 
 
 def main() -> int:

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.table import Table
+
 RESULTS = Path(__file__).parent / "results.jsonl"
 
 
@@ -177,6 +179,21 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor()
+
+
+def table_of(measures: Sequence[Measure]) -> Table:
+    table = Table(title=machine(), title_justify="left")
+    for column in ("measure", "value", "limit", "figure", "bar", ""):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for m in measures:
+        limit = "" if m.limit is None else f"{m.limit:,.0f} {m.unit}"
+        sign = "≥" if m.better == "higher" else "≤"
+        verdict = "[green]ok[/]" if m.passed else "[red]missed[/]"
+        name = f"{m.name} ({m.note})" if m.note else m.name
+        table.add_row(
+            name, f"{m.value:,.1f} {m.unit}", limit, f"{m.figure:.2f}", f"{sign} {m.bar:g}", verdict
+        )
+    return table
 
 
 def record(measures: Sequence[Measure], date: str) -> None:

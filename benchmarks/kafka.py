@@ -62,16 +62,21 @@ class KafkaProcess:
 
 
 def jars() -> str:
-    """Return the class path of Kafka; download the jars if they are missing. Raises
-    KafkaMissing.
+    """Return the class path of Kafka. Raises KafkaMissing."""
+    return f"{_HOME}:{downloaded(_HOME, *_ARTIFACTS)}/*"
+
+
+def downloaded(home: Path, *artifacts: tuple[str, str, str]) -> Path:
+    """Return the directory with the jars of artifacts and their dependencies, each artifact being
+    group, name and version. Download missing jars into `home`. Raises KafkaMissing.
     """
     if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
         raise KafkaMissing("there is no JDK 17 with Maven on this machine: run `make jdk`")
-    libs, complete = _HOME / "libs", _HOME / "complete"
+    libs, complete = home / "libs", home / "complete"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, name, version in _ARTIFACTS
+        for group, name, version in artifacts
     )
     pom = (
         "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
@@ -79,12 +84,13 @@ def jars() -> str:
         f"<dependencies>{dependencies}</dependencies></project>"
     )
     if not complete.exists() or complete.read_text() != pom:
-        _HOME.mkdir(parents=True, exist_ok=True)
-        (_HOME / "pom.xml").write_text(pom)
+        shutil.rmtree(libs, ignore_errors=True)
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "pom.xml").write_text(pom)
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
-        subprocess.run(command, cwd=_HOME, check=True, timeout=600)
+        subprocess.run(command, cwd=home, check=True, timeout=600)
         complete.write_text(pom)
-    return f"{_HOME}:{libs}/*"
+    return libs
 
 
 def prepared() -> str:

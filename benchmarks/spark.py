@@ -6,37 +6,36 @@ data source that does no work.
 """
 
 import argparse
-import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from benchmarks.__main__ import table_of
 from benchmarks.ceiling import CeilingSource
 from benchmarks.decode import Decoding
-from benchmarks.harness import Measure, quantile, record
+from benchmarks.harness import Measure, quantile, record, table_of
 from benchmarks.manifest import planning
-from penstock import scan
+from benchmarks.spark_rounds import (
+    CONSOLE,
+    CORES,
+    Turns,
+    parsed_bytes,
+    spark_session,
+    until_settled,
+    write_parquet,
+)
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.local.handle import LocalCluster
-from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.lake.manifest.errors import UnknownPartition
-from penstock.lake.manifest.view import PartitionOffsets
 
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
@@ -47,41 +46,11 @@ of the CPU time in the third round and 2 to 5 % from the eighth on.
 """
 ROUNDS: Final = 5
 
-CORES: Final = 2
 TASK_BYTES: Final = 128 << 20
-ROOT: Final = Path(__file__).resolve().parents[1]
-ROW_GROUP_BYTES: Final = 128 << 20
-SETTLED_S: Final = 120.0
 CONSUME_TIMEOUT_S: Final = 600.0
 FRESH_RECORDS: Final = 6_000
 FRESH_PER_S: Final = 200
 FRESH_TIMEOUT_S: Final = 60.0
-_CONSOLE: Final = Console(stderr=True)
-
-
-@contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # docs/reference/spark.md recommends the Unix domain socket.
-    session = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", str(CORES))
-        .getOrCreate()
-    )
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 def produce(bootstrap: str, count: int) -> None:
@@ -112,37 +81,6 @@ def produce(bootstrap: str, count: int) -> None:
             producer.poll(0)
     if producer.flush(300):
         raise RuntimeError("not everything was acknowledged within 300 s")
-
-
-def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
-    """Wait until everything is uploaded and committed, so that the brokers are idle."""
-    cluster, deadline = StoreCluster(store_url), time.monotonic() + SETTLED_S
-    while time.monotonic() < deadline:
-        try:
-            states = cluster.partitions(TOPIC)
-        except UnknownPartition:
-            states = []
-        if sum(state.committed_end for state in states) == count:
-            return states
-        time.sleep(0.5)
-    raise RuntimeError(
-        f"the topic's {count:,} records are not all committed after {SETTLED_S:.0f} s"
-    )
-
-
-def write_parquet(store_url: str, directory: Path) -> None:
-    """Write one file per partition with row groups of 128 MiB and pyarrow's other defaults."""
-    for partition in range(PARTITIONS):
-        rows = scan(store_url, TOPIC, partitions=[partition])
-        with pq.ParquetWriter(directory / f"{partition}.parquet", rows.schema) as writer:
-            group: list[Any] = []
-            for batch in rows:
-                group.append(batch)
-                if sum(item.nbytes for item in group) >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(group))
-                    group = []
-            if group:
-                writer.write_table(pa.Table.from_batches(group))
 
 
 def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
@@ -177,70 +115,6 @@ def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
     return total_bytes
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def read_whole(directory: Path) -> None:
-    piece = bytearray(1 << 20)
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            # A broker may delete it in the meantime.
-            with (
-                suppress(FileNotFoundError),
-                Path(folder, name).open("rb", buffering=0) as file,
-            ):
-                while file.readinto(piece):
-                    pass
-
-
-class Turns:
-    """Wall times of the counted rounds, and the broker's CPU time during them. At the start of a
-    turn, everything below `directory` is in the page cache; otherwise some turns read 2 GB from
-    disk, because kernels with DAMON reclaim pages that were unread for a minute.
-    """
-
-    def __init__(self, pid: int, directory: Path) -> None:
-        self._pid = pid
-        self._directory = directory
-        self._took_s: dict[str, list[float]] = {}
-        self._broker_s: dict[str, list[float]] = {}
-
-    def take(
-        self, name: str, work: Callable[[], object], expected: object = None, *, counts: bool = True
-    ) -> None:
-        read_whole(self._directory)
-        broker_s, began = cpu_s(self._pid), time.monotonic()
-        response = work()
-        took_s, broker_s = time.monotonic() - began, cpu_s(self._pid) - broker_s
-        if response != expected:
-            raise RuntimeError(f"{name}: {response} instead of {expected}")
-        _CONSOLE.print(
-            f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a"
-            f" core{'' if counts else ', to warm up'}"
-        )
-        if counts:
-            self._took_s.setdefault(name, []).append(took_s)
-            self._broker_s.setdefault(name, []).append(broker_s)
-
-    def took_s(self, name: str) -> float:
-        """Return the median."""
-        return statistics.median(self._took_s[name])
-
-    def faster(self, name: str, other: str) -> float:
-        """Return the median over all rounds of the speed relative to the other in the
-        same round.
-        """
-        return statistics.median(
-            theirs / ours
-            for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True)
-        )
-
-    def broker_share(self, name: str) -> float:
-        return sum(self._broker_s[name]) / sum(self._took_s[name])
-
-
 def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]:
     """Measure scans. between: called between rounds, for measurements throughout the run."""
 
@@ -258,13 +132,14 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
         with LocalCluster(arguments) as cluster:
             state = cluster.state()
             Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
-            _CONSOLE.print(f"producing {count:,} records of {VALUE_BYTES} bytes")
+            CONSOLE.print(f"producing {count:,} records of {VALUE_BYTES} bytes")
             produce(state.bootstrap, count)
             ends = {
-                item.partition: item.end_offset for item in until_settled(state.store_url, count)
+                item.partition: item.end_offset
+                for item in until_settled(state.store_url, TOPIC, count)
             }
             (directory / "parquet").mkdir()
-            write_parquet(state.store_url, directory / "parquet")
+            write_parquet(state.store_url, TOPIC, directory / "parquet", PARTITIONS)
             pid = cluster.brokers()[0].pid
             assert pid is not None
             turns = Turns(pid, directory)
@@ -422,7 +297,7 @@ def measured_freshness() -> list[Measure]:
     ):
         state = cluster.state()
         Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
-        until_settled(state.store_url, 0)
+        until_settled(state.store_url, TOPIC, 0)
         sightings = Sightings()
         rows = (
             spark.readStream.format("penstock")
@@ -495,17 +370,13 @@ def _until_seen(sightings: Sightings, keys: set[bytes], timeout_s: float) -> Non
 # --- the run --------------------------------------------------------------------------------------
 
 PARTS: Final = ("decode", "planning", "scan", "freshness")
-_UNITS: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def _bytes(text: str) -> int:
-    unit = text[-2:].upper()
-    return int(float(text[:-2]) * _UNITS[unit]) if unit in _UNITS else int(text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--bytes", type=_bytes, default="2GB", help="bytes to scan (default: 2GB)")
+    parser.add_argument(
+        "--bytes", type=parsed_bytes, default="2GB", help="bytes to scan (default: 2GB)"
+    )
     parser.add_argument(
         "--only", default=",".join(PARTS), help=f"parts to measure: {', '.join(PARTS)}"
     )
@@ -520,7 +391,7 @@ def main() -> int:
     if unknown := [name for name in chosen if name not in PARTS]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     for name in chosen:
-        _CONSOLE.print(f"measuring {name} ...")
+        CONSOLE.print(f"measuring {name} ...")
         if decoding:
             decoding.take()  # throughout the run
         if name in works:
