@@ -41,7 +41,7 @@ _HOME: Final = Path(__file__).parent.parent / "build" / "spark-kafka"
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 FLIGHT_BYTES: Final = 300
-WARM_UPS: Final = 4
+WARM_UPS: Final = 3
 ROUNDS: Final = 5
 _FLIGHT: Final = "struct<carrier: string, dep_delay: double>"
 
