@@ -6,12 +6,14 @@ some races. The probe writes small objects and deletes them. Source: RFC 9110 se
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
+    DeadlineExceeded,
     ListOrderUnsupported,
     ObjectStoreError,
     PreconditionFailed,
@@ -47,14 +49,12 @@ async def probe_wal_store(store: ObjectStore, key_prefix: str, unique: str) -> N
     """
     key = f"{key_prefix}probe-{unique}"
     raced = [f"{key}-{race}" for race in range(RACES_COUNT)]
-    try:
+    async with _deleting(store, [key, *raced]):
         await store.put_if_absent(key, b"first")
         if not await _refused(store.put_if_absent(key, b"second")):
             raise ConditionalWritesIgnored("a PUT with If-None-Match: * replaced an object")
         for race in raced:
             await _race(store, race)
-    finally:
-        await store.delete([key, *raced])
     await _probe_list_order(store, f"{key}-order")
 
 
@@ -68,7 +68,7 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
     """
     key = f"{key_prefix}probe-{unique}"
     raced = [f"{key}-{race}" for race in range(RACES_COUNT)]
-    try:
+    async with _deleting(store, [key, *raced]):
         first = await store.put_if_absent(key, b"first")
         if not await _refused(store.put_if_absent(key, b"second")):
             raise ConditionalWritesIgnored("a PUT with If-None-Match: * replaced an object")
@@ -82,18 +82,30 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
             )
         for race in raced:
             await _race(store, race)
-    finally:
-        await store.delete([key, *raced])
+
+
+@asynccontextmanager
+async def _deleting(store: ObjectStore, keys: Sequence[str]) -> AsyncGenerator[None]:
+    """Delete the objects at the end. The first error is raised, and if the store did not respond
+    until a deadline, nothing more is sent to it: `penstock doctor` finds objects that are left.
+    """
+    try:
+        yield
+    except DeadlineExceeded:
+        raise
+    except BaseException:
+        with suppress(ObjectStoreError):
+            await store.delete(keys)
+        raise
+    await store.delete(keys)
 
 
 async def _probe_list_order(store: ObjectStore, key: str) -> None:
     keys = [f"{key}{end}" for end in _ORDERED_ENDS]
-    try:
+    async with _deleting(store, keys):
         await asyncio.gather(*(store.put(key, b"order") for key in keys))
         listed = [info.key async for info in store.list(key)]
         after = [info.key async for info in store.list(key, start_after=keys[1])]
-    finally:
-        await store.delete(keys)
     if (listed, after) != (keys, keys[2:]):
         raise ListOrderUnsupported([found.removeprefix(key) for found in listed])
 

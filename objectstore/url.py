@@ -84,7 +84,7 @@ def open_store(
     `memory:` URL opens a new store.
 
     meter: counts each request, including retries. Close the store when done. Raises
-    InvalidStoreUrl, or OSError for a directory that cannot be created.
+    InvalidStoreUrl, or OSError for a directory that cannot be used for another reason.
     """
     config = parse_store_url(store) if isinstance(store, str) else store
     if isinstance(config, MemoryConfig):
@@ -92,7 +92,12 @@ def open_store(
     if isinstance(config, DirectoryConfig):
         from penstock.objectstore.directory import DirectoryStore
 
-        return _metered(DirectoryStore(config.directory), meter)
+        try:
+            return _metered(DirectoryStore(config.directory), meter)
+        except (FileNotFoundError, NotADirectoryError, FileExistsError, PermissionError) as error:
+            raise InvalidStoreUrl(
+                config.redacted(), f"the directory cannot be created or used: {error.strerror}"
+            ) from None
     remote = _metered(_open_remote(config, environ, meter), meter)
     name = config.redacted()
     retrying = RetryingStore(

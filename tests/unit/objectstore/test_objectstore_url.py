@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,20 @@ from penstock.objectstore.directory import DirectoryStore
 from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
+    DeadlineExceeded,
     InvalidStoreUrl,
     ListOrderUnsupported,
     ObjectNotFound,
     PreconditionFailed,
 )
 from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import Body, ObjectInfo
 from penstock.objectstore.prefixed import PrefixedStore
-from penstock.objectstore.probe import probe_conditional_writes, probe_store
+from penstock.objectstore.probe import probe_conditional_writes, probe_store, probe_wal_store
 from penstock.objectstore.retry import RetryingStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
+from tests.support.ports import free_port
 
 FULL = "s3://bucket/some/prefix/?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=KEY&secret_key=s%2FECRET"
 
@@ -309,3 +313,28 @@ def test_importing_ports_and_urls_imports_no_backend(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_probe_of_a_store_that_does_not_respond_ends_with_its_first_request() -> None:
+    """Deleting the objects of the probe would take until a second deadline."""
+    url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=r&access_key=k&secret_key=s"
+    meter = StoreMeter()
+    store = open_store(replace(parse_store_url(url), deadline_ms=200), meter=meter)
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"put_if_absent of .* within 0\.2 s"):
+            await probe_store(store, "probe/", "1")
+        with pytest.raises(DeadlineExceeded, match="put_if_absent of"):
+            await probe_wal_store(store, "probe/", "1")
+    finally:
+        await store.close()
+    assert set(meter.snapshot().operations) == {"put_if_absent"}
+
+
+@pytest.mark.parametrize("directory", ["file/sub", "file"])
+def test_directories_that_cannot_be_created_are_reported_with_their_url(
+    tmp_path: Path, directory: str
+) -> None:
+    (tmp_path / "file").touch()
+    url = f"file:{tmp_path}/{directory}"
+    with pytest.raises(InvalidStoreUrl, match=rf"'{url}' is not valid: the directory cannot be .*"):
+        open_store(url)
