@@ -208,6 +208,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """
 
     followers_count_max: int = 1_000
+    """Maximum number of brokers that follow the metadata at once, and of other processes."""
+
     snapshot_records: Annotated[
         int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)
     ] = 50_000

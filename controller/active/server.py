@@ -386,10 +386,13 @@ class ControllerService:
         hello = await self._hello_of(cast("bytes", data), context)
         if hello is None:
             return
-        if len(self._followers) >= self._config.followers_count_max:
+        # Observers must not take the place of brokers, which would be fenced.
+        is_observer = hello.node_id < 0
+        count = sum((other.node_id < 0) == is_observer for other in self._followers.values())
+        if count >= self._config.followers_count_max:
             await context.abort(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"{len(self._followers)} followers are connected, the maximum",
+                f"{count} {'observers' if is_observer else 'brokers'} are connected, the maximum",
             )
             return
         task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))

@@ -221,6 +221,18 @@ async def test_the_error_contains_the_stream_of_another_broker(start: Start) -> 
     assert isinstance(refused, StreamFenced | StreamNotClosed)
 
 
+async def test_observers_do_not_take_the_places_of_brokers(start: Start) -> None:
+    cluster = await start(followers_count_max=1)
+    observer, other = (MetadataFollower(cluster.client()) for _ in range(2))
+    await observer.start(PATIENCE_S)
+    with pytest.raises(TimeoutError):
+        await other.start(0.5)
+    await other.stop()
+    broker = await cluster.broker()
+    assert broker.follower.can_write()
+    await observer.stop()
+
+
 async def test_a_dead_broker_is_fenced_recovered_and_replaced_as_leader(
     start: Start,
 ) -> None:
