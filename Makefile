@@ -170,7 +170,7 @@ test-spark: venv
 
 .PHONY: test-pipeline
 test-pipeline: $(PIPELINE)/.installed
-	$(MEASURED) $(PIPELINE)/bin/pytest -q examples/pipeline $(ARGS)
+	$(MEASURED) $(PIPELINE)/bin/pytest -q --rootdir=. examples/pipeline $(ARGS)
 
 .PHONY: test-table
 test-table: venv

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pipeline import config as names
-from pipeline import tables, transforms
+from pipeline import streams, tables, transforms
 from pipeline.config import Config
 
 
@@ -27,7 +27,7 @@ def run(spark: SparkSession, config: Config, since: str, until: str) -> None:
         .load()
         .where(f.col("timestamp").between(begin, end))  # skips blocks of other months
     )
-    flown = transforms.flights(transforms.checked(raw)).where(
+    flown = transforms.flights(transforms.checked(raw, streams.decoded(config))).where(
         (f.col("scheduled") >= begin) & (f.col("scheduled") < end)
     )
     transforms.hourly(flown).writeTo(tables.HOURLY).overwrite(

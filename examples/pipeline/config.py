@@ -36,6 +36,11 @@ class Config:
 
     catalog_uri: str = ""
 
+    schema_registry: str = ""
+    """URL of the schema registry whose ids begin the values of the raw topic. Empty: they are plain
+    JSON as in `schemas/flight.json`.
+    """
+
     master: str = "local[2]"
     """The Spark master. Empty for `spark-submit` and the Spark operator, which set it
     themselves.

@@ -5,15 +5,18 @@ then an invalid record.
 
 import itertools
 import json
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.deploy.demo.flights import read_flights
+from penstock.protocol.registry.wire_format import frame
 from pipeline.config import CARRIERS, CLEAN, DEAD, RAW
 
 PARTITIONS = 4
@@ -86,11 +89,26 @@ def create_topics(bootstrap: str) -> None:
         created.result()
 
 
-class Replay:
-    """A producer, which counts acknowledged records in `sent`."""
+def register_schema(schema_registry: str) -> int:
+    """Register the schema of the raw topic, and return its id."""
+    schema = files("pipeline.schemas").joinpath("flight.json").read_text()
+    request = urllib.request.Request(  # noqa: S310 - the URL is a setting
+        f"{schema_registry}/subjects/{RAW}-value/versions",
+        json.dumps({"schema": schema, "schemaType": "JSON"}).encode(),
+        {"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+        return int(json.load(response)["id"])
 
-    def __init__(self, bootstrap: str) -> None:
+
+class Replay:
+    """A producer, which counts acknowledged records in `sent`. With a schema registry, flights
+    begin with the id of their schema.
+    """
+
+    def __init__(self, bootstrap: str, schema_registry: str = "") -> None:
         self.sent = Sent()
+        self._prefix = frame(register_schema(schema_registry)) if schema_registry else b""
         # The producer is idempotent, so that a retry after the crash of a broker does not write a
         # record twice.
         self._producer = Producer(
@@ -106,7 +124,8 @@ class Replay:
     def send(self, events: Iterator[Event]) -> None:
         """Send the events, and wait until all are acknowledged."""
         for event in events:
-            self._produce(RAW, event.key, event.value, event.timestamp_ms)
+            value = None if event.value is None else self._prefix + event.value
+            self._produce(RAW, event.key, value, event.timestamp_ms)
             self.sent.add(event)
         self._flush()
 

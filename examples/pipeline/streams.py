@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from penstock.spark import from_json
 from pipeline import config as names
 from pipeline import tables, transforms
 from pipeline.config import Config
@@ -23,8 +24,9 @@ def refine(spark: SparkSession, config: Config) -> DataStreamWriter:
     The sink writes both topics in one transaction for each micro-batch, and skips a micro-batch
     that it has committed already.
     """
+    raw = records(spark, config, names.RAW)
     return (
-        transforms.routed(records(spark, config, names.RAW), names.CLEAN, names.DEAD)
+        transforms.routed(raw, names.CLEAN, names.DEAD, decoded(config))
         .writeStream.format("penstock")
         .option("kafka.bootstrap.servers", config.bootstrap)
         .option("store", config.store)
@@ -130,6 +132,13 @@ def records(spark: SparkSession, config: Config, topic: str) -> DataFrame:
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
+
+
+def decoded(config: Config) -> Column | None:
+    """Return the values of the raw topic decoded by the schema registry, or None without one."""
+    if not config.schema_registry:
+        return None
+    return from_json("value", f"{names.RAW}-value", config.schema_registry, mode="PERMISSIVE")
 
 
 def merging(

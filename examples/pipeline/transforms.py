@@ -13,24 +13,31 @@ CLEAN = schemas.load("clean_flight")
 CARRIER = schemas.load("carrier")
 
 ORIGINS = ("EWR", "JFK", "LGA")
-_MALFORMED = "_malformed"
+_ERROR = "_error"
 
 
-def checked(records: DataFrame) -> DataFrame:
-    """Parse the values of the raw topic. Add the column `event`, and `problem`, the reason why the
+def checked(records: DataFrame, decoded: Column | None = None) -> DataFrame:
+    """Add the column `event`, the parsed value of the raw topic, and `problem`, the reason why the
     record is not a valid flight, or null.
+
+    decoded: values decoded by a schema registry, with the reason in `_error`. None: the values are
+    JSON.
     """
-    fields = StructType([*RAW.fields.fields, StructField(_MALFORMED, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
-    event = f.from_json(f.col("value").cast("string"), fields, options)
-    return records.withColumn("event", event).withColumn("problem", _problem(f.col("event")))
+    event, reason = decoded, f.col("event")[_ERROR]
+    if event is None:
+        fields = StructType([*RAW.fields.fields, StructField(_ERROR, StringType())])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _ERROR}
+        event = f.from_json(f.col("value").cast("string"), fields, options)
+        reason = f.lit("not JSON with the fields of flight.json")
+    known = records.withColumn("event", event)
+    return known.withColumn("problem", _problem(f.col("event"), reason))
 
 
-def _problem(event: Column) -> Column:
-    """Return the first rule that is violated, or null."""
+def _problem(event: Column, reason: Column) -> Column:
+    """Return the first rule that is violated, or null. reason: why a value cannot be parsed."""
     rules = [
         (f.col("value").isNull(), "no value"),
-        (event.isNull() | event[_MALFORMED].isNotNull(), "not JSON with the fields of flight.json"),
+        (event.isNull() | event[_ERROR].isNotNull(), reason),
         *((event[name].isNull(), f"no {name}") for name in RAW.required),
         (~event["origin"].isin(*ORIGINS), "the origin is not an airport of New York"),
         (event["distance"] <= 0, "the distance is not positive"),
@@ -91,9 +98,9 @@ def dead_letters(checked_records: DataFrame, topic: str) -> DataFrame:
     )
 
 
-def routed(records: DataFrame, clean: str, dead: str) -> DataFrame:
+def routed(records: DataFrame, clean: str, dead: str, decoded: Column | None = None) -> DataFrame:
     """Return the records of both topics, for one transaction per micro-batch."""
-    known = checked(records)
+    known = checked(records, decoded)
     return clean_records(known, clean).unionByName(dead_letters(known, dead))
 
 

@@ -35,9 +35,14 @@ def load(name: str) -> Schema:
     return Schema(
         StructType(
             [
-                StructField(field, _TYPES[item["type"], item.get("format", "")])
+                StructField(field, _TYPES[_not_null(item["type"]), item.get("format", "")])
                 for field, item in schema["properties"].items()
             ]
         ),
         tuple(schema["required"]),
     )
+
+
+def _not_null(kind: str | list[str]) -> str:
+    """Return the type in `["integer", "null"]`, or the given one: all columns are nullable."""
+    return kind if isinstance(kind, str) else next(name for name in kind if name != "null")

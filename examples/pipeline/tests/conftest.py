@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.deploy.local.handle import LocalCluster
 from pipeline import local, session
 from pipeline.config import Config
+from tests.support.schema_registry import SchemaRegistryServer, serving
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +24,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def config(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return local.configured(cluster, tmp_path_factory.mktemp("tables"), "local[2]")
+def config(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    with serving(SchemaRegistryServer()) as registry:
+        yield local.configured(cluster, tmp_path_factory.mktemp("tables"), "local[2]", registry.url)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.spark.errors import InvalidOption
 from penstock.lake.spark.source import PenstockSource
 from pipeline import backfill, local, main, quality, streams, tables, verdict
-from pipeline.config import Config
+from pipeline.config import DEAD, Config
 from pipeline.replay import RENAMED, Replay, create_topics, events
 
 FLIGHTS = 1_500
@@ -26,7 +26,7 @@ def test_everything_arrives_once(
 ) -> None:
     create_topics(config.bootstrap)
     tables.create(spark)
-    replay = Replay(config.bootstrap)
+    replay = Replay(config.bootstrap, config.schema_registry)
     replay.send_carriers(airlines())
     stream = events(FLIGHTS, bad_every=50)
     replay.send(itertools.islice(stream, FLIGHTS // 2))
@@ -48,6 +48,11 @@ def test_everything_arrives_once(
     backfill.run(spark, config, "2013-01", "2013-02")
     found += verdict.of_hours(spark, replay.sent.hours)
     assert [item for item in found if not item.is_right] == []
+    dead = verdict.topic(spark, config, DEAD).collect()
+    problems = {
+        item.value.decode() for row in dead for item in row.headers if item.key == "problem"
+    }
+    assert any("Expected `int`, got `str` - at `$.distance`" in problem for problem in problems)
     assert (replay.sent.valid, replay.sent.bad) == (FLIGHTS, FLIGHTS // 50)
     assert not any(quality.violations(spark).values())
     names = dict(spark.table(tables.CARRIERS).select("carrier", "name").collect())
