@@ -112,7 +112,8 @@ def test_restarted_query_rejects_topics_that_never_existed(cluster: ThreadedClus
     loose = stream(cluster, names, failOnDataLoss="false")
     assert plain(loose.latestOffset(start, ReadAllAvailable())) == {"known": {"0": 3}}
     cluster.create("knwon", 1, published=False)
-    waiting = stream(cluster, names, **{"fetchOffset.retryIntervalMs": 2_000})
+    patient = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
+    waiting = stream(cluster, names, **patient)
     assert plain(waiting.latestOffset(start, ReadAllAvailable()))["known"] == {"0": 3}
 
 
