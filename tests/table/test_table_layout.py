@@ -23,11 +23,12 @@ from penstock.lake.table.errors import (
     RecordsLost,
     TableAhead,
 )
+from penstock.lake.table.files import GroupedFiles
 from penstock.lake.table.job import CompactionJob
-from penstock.lake.table.model import Commit, Layout
+from penstock.lake.table.model import PARTITION, Commit, Layout
 from penstock.lake.table.plan import Bounds, compaction_tasks, wanted_ranges
 from penstock.lake.table.query import query
-from penstock.lake.table.rows import REJECTS
+from penstock.lake.table.rows import OFFSET, REJECTS
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
 from tests.support.iceberg_deletes import delete_row
@@ -264,6 +265,33 @@ def test_tables_with_the_same_name_are_queried_by_namespace(run: Run) -> None:
     create("default.orders")
     assert found("orders") == [{"x": "default.orders"}]
     assert found("sales.orders") == [{"x": "sales.orders"}]
+
+
+def test_null_lists_remain_null_after_a_field_is_added_to_their_structs(run: Run) -> None:
+    def schema(*names: str) -> pa.Schema:
+        kind = pa.struct([(name, pa.int32()) for name in names])
+        return pa.schema(
+            [
+                (PARTITION, pa.int32()),
+                (OFFSET, pa.int64()),
+                ("l", pa.list_(pa.field("element", kind))),
+                ("m", pa.map_(pa.string(), kind)),
+            ]
+        )
+
+    origin = {PARTITION: 0, OFFSET: 0}
+    rows = [{"l": None, "m": None}, {"l": [], "m": []}, {"l": [{"a": 1}], "m": [("k", None)]}]
+    table = run.warehouse.table("t", Layout())
+    for number, columns in enumerate((schema("a"), schema("a", "b"))):
+        table.state()
+        table.prepare(columns)
+        state = table.state()
+        files = GroupedFiles(table.place(), table.layout, f"f{number}", 1 << 20)
+        files.add(pa.Table.from_pylist([origin | row for row in rows[number:]], columns))
+        table.commit(Commit(f"c{number}", state, "t", "id", number + 1, {0: 1}, files.close()))
+    found = query(run.warehouse, "SELECT l, m FROM t").to_pylist()
+    later = [*rows[:2], {"l": [{"a": 1, "b": None}], "m": [("k", None)]}]
+    assert sorted(map(str, found)) == sorted(map(str, [*later, *later[1:]]))
 
 
 def test_export_with_another_mode_or_topic_is_refused(run: Run) -> None:
