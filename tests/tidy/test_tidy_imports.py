@@ -71,3 +71,40 @@ def test_packages_do_not_import_tests() -> None:
         for line, name in imports_of(path, {TESTS.name, "benchmarks"})
     ]
     assert not offenders, listed(offenders)
+
+
+LINUX_ONLY = {
+    "copy_file_range",
+    "eventfd",
+    "fdatasync",
+    "memfd_create",
+    "pidfd_open",
+    "posix_fadvise",
+    "posix_fallocate",
+    "sched_getaffinity",
+    "sched_setaffinity",
+    "splice",
+    "O_DIRECT",
+    "O_PATH",
+    "O_TMPFILE",
+}
+"""Members of `os` that macOS does not have. Source: the availability notes of the module."""
+
+
+def test_members_of_os_that_macos_lacks_are_used_conditionally() -> None:
+    found = []
+    for path in sources():
+        used = {
+            node.attr
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "os"
+        } & LINUX_ONLY
+        source = text(path)
+        found += [
+            f"{shown(path)} uses os.{name} on macOS, too"
+            for name in used
+            if "sys.platform" not in source and f'hasattr(os, "{name}")' not in source
+        ]
+    assert not found, listed(found)
