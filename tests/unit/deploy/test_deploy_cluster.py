@@ -41,6 +41,8 @@ from penstock.deploy.local.ports import find_ports
 from penstock.deploy.local.supervisor import describe_end, restart_delay_s
 from penstock.deploy.node.config.definition import ROLES, ProcessConfig
 from penstock.stream.config import StreamConfig
+from tests.support.child_process import killed_at_end
+from tests.support.waiting import PATIENCE_S
 
 PORTS = Ports((9092, 9093), (7000,), 5000)
 
@@ -277,22 +279,21 @@ def test_state_of_a_killed_cluster_is_ignored(tmp_path: Path) -> None:
 
 
 def test_another_process_with_the_pid_of_a_killed_cluster_is_not_its(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+    started = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with killed_at_end(started) as other:
         ours = msgspec.structs.replace(make_state(other.pid), pid_started=state.start_of(other.pid))
         state.write(tmp_path / "s", ours)
         assert state.read(tmp_path / "s") == ours
-        for started in ("0", state.start_of(os.getpid())):
-            before = msgspec.structs.replace(ours, pid_started=started)
+        for other_start in ("0", state.start_of(os.getpid())):
+            before = msgspec.structs.replace(ours, pid_started=other_start)
             state.write(tmp_path / "s", before)
             assert state.read(tmp_path / "s") is None
         process = msgspec.structs.replace(ours.processes[0], pid=other.pid, pid_started="0")
         assert not process.is_running
         with closing(LocalCluster()) as cluster:
             cluster.kill([process])
-        assert other.poll() is None
-        assert other.stdin is not None
-        other.stdin.write(b"\n")
-    assert other.returncode == 0, "it was not signalled"
+        other.communicate(b"\n", PATIENCE_S)
+        assert other.returncode == 0, "it was not signalled"
 
 
 def test_concurrent_clusters_have_separate_state_files(tmp_path: Path) -> None:
