@@ -52,5 +52,5 @@ def _text(parsed: Any) -> str:  # noqa: ANN401 - parsed JSON
         members = (f"{json.dumps(k, ensure_ascii=False)}:{_text(v)}" for k, v in parsed.members)
         return f"{{{','.join(members)}}}"
     if isinstance(parsed, list):
-        return f"[{','.join(map(_text, parsed))}]"
+        return f"[{','.join(map(_text, cast('list[Any]', parsed)))}]"
     return json.dumps(parsed, ensure_ascii=False)

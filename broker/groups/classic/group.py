@@ -618,7 +618,8 @@ class ClassicGroup:
 
 def _common(offers: Iterable[Sequence[Protocol]]) -> set[str]:
     """Return the names of the protocols that all members offer."""
-    return set.intersection(*({offered.name for offered in protocols} for protocols in offers))
+    first, *others = ({offered.name for offered in protocols} for protocols in offers)
+    return first.intersection(*others)
 
 
 def _without_assigning(
