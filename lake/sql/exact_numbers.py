@@ -5,6 +5,7 @@ of a name counts. Does no I/O.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 from penstock.lake.sql.inference import JsonType, ListOf, StructOf
@@ -52,5 +53,6 @@ def _text(parsed: Any) -> str:  # noqa: ANN401 - parsed JSON
         members = (f"{json.dumps(k, ensure_ascii=False)}:{_text(v)}" for k, v in parsed.members)
         return f"{{{','.join(members)}}}"
     if isinstance(parsed, list):
-        return f"[{','.join(map(_text, cast('list[Any]', parsed)))}]"
+        items = cast("Iterable[Any]", parsed)
+        return f"[{','.join(map(_text, items))}]"
     return json.dumps(parsed, ensure_ascii=False)
