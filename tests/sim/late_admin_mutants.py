@@ -92,7 +92,7 @@ def _lists_set_unconditionally() -> list[Patch]:
 
 
 def _configs_outlive_topics() -> list[Patch]:
-    return [(TopicRules, "check", lambda self, image, name: None)]
+    return [(TopicRules, "check", lambda self, image, name, added_count: None)]
 
 
 def _repeated_acls_are_kept_twice() -> list[Patch]:

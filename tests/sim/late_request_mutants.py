@@ -99,7 +99,7 @@ def _connections_of_sessions_forgotten() -> list[Patch]:
     def close_connection(self: ShareSessions, connection_id: int) -> Any:
         closed = real(self, connection_id)
         ended = {session.key for session in closed}
-        for left in [left for left in self._left if left[1] in ended]:
+        for left in [left for left in self._left if left[1:] in ended]:
             del self._left[left]
         return closed
 
