@@ -27,7 +27,7 @@ from tests.support.terminal import Terminal, on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import PATIENCE_S, wait_until
 
-ENDLESS = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
+ENDLESS = "SELECT sum(a.id * b.id * c.id * d.id) FROM orders a, orders b, orders c, orders d"
 WAIT_S = PATIENCE_S
 
 
