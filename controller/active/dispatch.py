@@ -16,7 +16,7 @@ from penstock.controller.active.mutation_quotas import MutationQuotas
 from penstock.controller.active.server import Handle
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.wal_store import why_not_lost
-from penstock.controller.active.writer import Committed, Runtime
+from penstock.controller.active.writer import Runtime, Submission
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
@@ -324,22 +324,17 @@ class Dispatch:
                 self._record_new_streams(image, result)
             return result
 
-        async def handle(
-            request: m.Message,
-            timeout_s: float | None,
-            size_bytes: int,
-            request_id: str,
-            committed: Committed,
-        ) -> m.Reply[Any]:
+        async def handle(request: m.Message, submission: Submission) -> m.Reply[Any]:
+            timeout_s = submission.timeout_s
             wait_s = self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
             async with asyncio.timeout(wait_s):
                 reply = await self._runtime.submit(
                     kind.__name__,
                     lambda image, now_ms: decide(image, request, now_ms),
                     timeout_s=timeout_s,
-                    size_bytes=size_bytes,
-                    request_id=request_id,
-                    committed=committed,
+                    size_bytes=submission.size_bytes,
+                    request_id=submission.request_id,
+                    committed=submission.committed,
                 )
                 if follow_up is not None and reply.status is m.Status.OK:
                     follow_up(request, reply)
@@ -385,12 +380,7 @@ class Dispatch:
             self._sessions.removed(request.node_id, request.node_epoch)
 
     async def _abandon_wal_store(
-        self,
-        request: m.AbandonWalStore,
-        timeout_s: float | None,
-        size_bytes: int,
-        request_id: str,
-        committed: Committed,
+        self, request: m.AbandonWalStore, submission: Submission
     ) -> m.Reply[Any]:
         """Abandon a WAL store that this controller cannot read."""
         wal_store = await self._runtime.with_committed_image(
@@ -406,20 +396,12 @@ class Dispatch:
                 detail=reason,
                 controller_epoch=self._runtime.epoch,
             )
-        return await self._record_loss(request, timeout_s, size_bytes, request_id, committed)
+        return await self._record_loss(request, submission)
 
-    async def _report_moves(
-        self,
-        request: m.ReportMoves,
-        timeout_s: float | None,
-        size_bytes: int,
-        request_id: str,
-        committed: Committed,
-    ) -> m.Reply[Any]:
+    async def _report_moves(self, request: m.ReportMoves, _: Submission) -> m.Reply[Any]:
         """Store a broker's measurements of its moves, without using the writer. If there are too
         many, only the first ones are stored.
         """
-        del timeout_s, size_bytes, request_id, committed
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
         self._traces.add(request.node_id, items, now_ms)
         if self._moved is not None:
@@ -443,15 +425,7 @@ class Dispatch:
         if pairs:
             await self._runtime.with_committed_image(publish)
 
-    async def _trace_move(
-        self,
-        request: m.TraceMove,
-        timeout_s: float | None,
-        size_bytes: int,
-        request_id: str,
-        committed: Committed,
-    ) -> m.Reply[Any]:
-        del timeout_s, size_bytes, request_id, committed
+    async def _trace_move(self, request: m.TraceMove, _: Submission) -> m.Reply[Any]:
         return m.Reply(
             controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request))
         )

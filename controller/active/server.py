@@ -16,7 +16,7 @@ from penstock.base.version import VERSION
 from penstock.controller.active.audit import AdminLog
 from penstock.controller.active.forwarding import RequestAuthorizer
 from penstock.controller.active.sessions import Sessions
-from penstock.controller.active.writer import Committed, Runtime
+from penstock.controller.active.writer import Committed, Runtime, Submission
 from penstock.controller.api.caller_checks import CallerRefused, Gate
 from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
 from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
@@ -51,10 +51,8 @@ _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
 
-Handle = Callable[[Any, float | None, int, str, Committed], Awaitable[Reply[Any]]]
-"""Called with (request, seconds left, size in bytes, request id, callback). Returns the reply. The
-callback is called with the reply once it is committed, even if this call has ended before.
-"""
+Handle = Callable[[Any, Submission], Awaitable[Reply[Any]]]
+"""Executes a request and returns the reply."""
 
 
 About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
@@ -332,10 +330,12 @@ class ControllerService:
         try:
             return await lead.methods[name](
                 request,
-                context.time_remaining(),
-                len(data),
-                request_id,
-                self._audit.entry(request, context),
+                Submission(
+                    context.time_remaining(),
+                    len(data),
+                    request_id,
+                    self._audit.entry(request, context),
+                ),
             )
         except NotLeader as error:
             return self._not_leader(error.leader)

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -33,6 +33,15 @@ Work = Callable[[MetadataImage, Millis], Result[Any]]
 
 Committed = Callable[[Reply[Any]], None]
 """Called with the reply of a request after the commit."""
+
+
+class Submission(NamedTuple):
+    """The arguments of `Runtime.submit` for a request that a client has sent."""
+
+    timeout_s: float | None
+    size_bytes: int
+    request_id: str
+    committed: Committed
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from penstock.controller.active.balance.slow import SlowBrokers
 from penstock.controller.active.balance.view import NO_REPORT, BalanceView, Conditions, view
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.wal_rewrites import WalRewrites
-from penstock.controller.active.writer import Committed, Runtime
+from penstock.controller.active.writer import Runtime, Submission
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
 from penstock.controller.config import ControllerConfig
@@ -80,19 +80,11 @@ class Balancer:
         """
         return len(self._excluded)
 
-    async def report(
-        self,
-        request: lm.ReportLoad,
-        timeout_s: float | None,
-        size_bytes: int,
-        request_id: str,
-        committed: Committed,
-    ) -> m.Reply[Any]:
+    async def report(self, request: lm.ReportLoad, _: Submission) -> m.Reply[Any]:
         """Process a broker's report. Reports from an earlier start of the broker are ignored.
 
         This does not change metadata, so it does not use the writer.
         """
-        del timeout_s, size_bytes, request_id, committed
         node_id = request.node_id
         if self._sessions.is_current(node_id, request.node_epoch):
             now_ms = self._now_ms()
@@ -107,18 +99,10 @@ class Balancer:
             value=lm.LoadReported(excluded=excluded, rewrite=rewrite),
         )
 
-    async def propose(
-        self,
-        request: lm.ProposeMoves,
-        timeout_s: float | None,
-        size_bytes: int,
-        request_id: str,
-        committed: Committed,
-    ) -> m.Reply[Any]:
+    async def propose(self, request: lm.ProposeMoves, _: Submission) -> m.Reply[Any]:
         """Propose moves to an operator, without the cooldown and the delay, because the operator
         can see recent moves and restarts.
         """
-        del timeout_s, size_bytes, request_id, committed
         seen = await self._view(cooldown_ms=0, return_delay_ms=0, topics=request.topics)
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
         found = await _plan(seen, limits)
