@@ -81,9 +81,6 @@ class AclsImage:
     def __contains__(self, acl: AclEntry) -> bool:
         return acl in self._acls
 
-    def matching(self, wanted: AclFilter) -> list[AclEntry]:
-        return [acl for acl in self._acls if wanted.matches(acl)]
-
     def add(self, record: AclRecord) -> None:
         self._acls[record.acl] = None
 
