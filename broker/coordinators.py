@@ -6,7 +6,6 @@ topics that this broker leads, and send requests for other partitions to their l
 
 import asyncio
 from functools import partial
-from typing import Final
 from uuid import uuid4
 
 from penstock.base.clock import steady
@@ -32,6 +31,7 @@ from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
 from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.quotas.clients import CLIENT_ID_CHARS_MAX
 from penstock.broker.requests.node import Node
 from penstock.broker.requests.pending_topics import PendingTopics
 from penstock.broker.transactions.coordinator import TransactionCoordinator
@@ -40,9 +40,6 @@ from penstock.broker.transactions.model import TopicPartition, TransactionLimits
 from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from penstock.broker.transactions.records import record_version
 from penstock.broker.transactions.verifier import TransactionVerifier
-
-_CLIENT_ID_CHARS_MAX: Final = 256
-"""Number of characters of a client id that a member id contains."""
 
 
 class Coordinators:
@@ -65,7 +62,7 @@ class Coordinators:
             TopicLog(node, OFFSETS_TOPIC),
             self._group_limits(),
             now_ms=now_ms,
-            new_member_id=lambda client_id: f"{client_id[:_CLIENT_ID_CHARS_MAX]}-{uuid4()}",
+            new_member_id=lambda client_id: f"{client_id[:CLIENT_ID_CHARS_MAX]}-{uuid4()}",
             consumer_limits=self._consumer_limits,
             topics=topics,
             share_limits=self._share_limits,

@@ -28,7 +28,7 @@ CLIENTS_MAX: Final = 10_000
 quotas.
 """
 CLIENT_ID_CHARS_MAX: Final = 256
-"""Client ids with the same first characters share their usage and quotas."""
+"""Longer client ids are truncated in quotas, usage and member ids."""
 IDLE_MS: Final = 3_600_000
 """Idle time after which a client is dropped, as in Kafka."""
 _FRESH_MS: Final = 1_000

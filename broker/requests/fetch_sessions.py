@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.broker.errors import ErrorCode
+from penstock.controller.metadata.topic_names import NAME_CHARS_MAX
 from penstock.protocol import apis
 from penstock.protocol.fetch import FetchPartitionResult
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, ForgottenTopic
@@ -22,8 +23,6 @@ PARTITIONS_MAX: Final = 500_000
 """Maximum number of partitions in all sessions of a broker. Each uses about 400 bytes."""
 SESSION_PARTITIONS_MAX: Final = elements_max(apis.FETCH.key)
 """Maximum number of partitions in one session, as in one request."""
-NAME_CHARS_MAX: Final = 249
-"""Length of a topic name. Sessions contain no longer ones, which exist nowhere."""
 EVICTION_S: Final = 120.0
 """As in Kafka, sessions that were created or used more recently than this are not evicted."""
 
@@ -263,4 +262,5 @@ def _requested(request: FetchRequest, *, by_topic_id: bool) -> list[SessionParti
 
 
 def _has_long_name(partitions: Iterable[SessionPartition]) -> bool:
+    """Return whether a name is too long for a topic. Sessions do not keep such names."""
     return any(isinstance(item.key, str) and len(item.key) > NAME_CHARS_MAX for item in partitions)

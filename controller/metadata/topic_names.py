@@ -1,8 +1,10 @@
 """Validate topic names, as in Kafka."""
 
 import re
+from typing import Final
 
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+NAME_CHARS_MAX: Final = 249
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{NAME_CHARS_MAX}}}")
 
 
 def is_topic_name(name: str) -> bool:
@@ -14,6 +16,6 @@ def topic_name_problem(name: str) -> str:
     if is_topic_name(name):
         return ""
     return (
-        f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and"
-        " '-', and neither '.' nor '..'"
+        f"topic name {name[:260]!r} is not allowed: 1 to {NAME_CHARS_MAX} of a-z, A-Z, 0-9, '.',"
+        " '_' and '-', and neither '.' nor '..'"
     )
