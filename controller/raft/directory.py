@@ -129,8 +129,8 @@ class LocalFiles:
         path = self._directory / name
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(file)
-            if sys.platform != "darwin":  # macOS has no way to drop these pages
+            _sync_data(file)
+            if sys.platform != "darwin":  # macOS has no posix_fadvise
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)

@@ -82,13 +82,13 @@ def test_recovered_entries_are_synced_before_they_count(
     """
     path, _ = write(tmp_path)
     synced: list[Path] = []
-    fsync = os.fsync
+    fdatasync = os.fdatasync
 
     def note(file: int) -> None:
         synced.append(Path(f"/proc/self/fd/{file}").readlink())
-        fsync(file)
+        fdatasync(file)
 
-    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fdatasync", note)
     assert reopen(tmp_path).entries == ENTRIES
     assert path in synced
 
