@@ -359,6 +359,9 @@ async def test_a_hung_broker_stops_writing_before_it_is_fenced(
     heartbeats = next(
         task for task in asyncio.all_tasks() if task.get_name() == f"heartbeats-{broker.node}"
     )
+    coroutine = heartbeats.get_coro()
+    # gRPC ends the stream if a write is cancelled.
+    await until(lambda: getattr(coroutine.cr_await, "__name__", "") == "sleep")
     heartbeats.cancel()
     await until(lambda: not other.image.nodes.is_alive(broker.node))
     await until(lost.is_set)
