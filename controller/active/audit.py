@@ -36,8 +36,8 @@ class AdminLog:
         self._refusals = LogLimit()
 
     def entry(self, request: m.Message, context: CallContext) -> Callable[[m.Reply[Any]], None]:
-        """Return a function that logs the changes made by a request, given its reply. It is called
-        even if the caller, who may be an attacker, no longer waits for the reply.
+        """Return a callback for the reply, which logs the changes made by a request. It is called
+        even if the caller has canceled the call, as an attacker could do to hide a change.
         """
         kind, client, caller = type(request), _client(request), self._gate.caller(context)
         if (

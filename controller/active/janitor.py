@@ -1,4 +1,4 @@
-"""Delete unneeded objects: those marked as destroyed, and remaining slots of ended WALs.
+"""Delete destroyed objects and the remaining slots of ended WALs from the store.
 
 This takes one DELETE request per 1,000 objects, one LIST of the leases whenever objects are due or
 every 10 minutes, and two LISTs per ended WAL.
@@ -33,8 +33,8 @@ from penstock.stream.wal.wal_store import WalStores, check_identity
 _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 HOLDS_INTERVAL_S = 600.0
-"""How often leases are read even if no objects are due. Otherwise, expired leases would remain
-until there are too many of them.
+"""Interval at which leases are read while no objects are due. Otherwise expired leases would
+accumulate up to the limit.
 """
 
 Hold = Callable[[], Awaitable[int | None]]

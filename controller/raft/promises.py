@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Maximum number of tracked directories. A quorum has at most five voters, and every heartbeat uses
-their directories, so only those of controllers that were replaced are dropped.
+"""Maximum number of tracked directories. Every heartbeat uses those of the voters, at most five, so
+only directories of replaced controllers are dropped.
 """
 
 

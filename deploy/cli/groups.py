@@ -103,9 +103,7 @@ def list_(
 
 
 def _named(option: str, given: "Sequence[str] | None", known: "Sequence[str]") -> list[str]:
-    """Return the values as Kafka writes them. Raises UsageError for one that Kafka does not
-    have.
-    """
+    """Return the values in Kafka's spelling. Raises UsageError for unknown values."""
     by_name = {name.lower(): name for name in known}
     for value in given or ():
         if value.lower() not in by_name:

@@ -59,11 +59,11 @@ class Progress:
         self.topic_ids[topic], self.target_ids[topic] = topic_id, target_id
 
     def has_begun(self, topic: str, topic_id: str, target_id: str) -> bool:
-        """Return whether this is the progress of a topic with these ids."""
+        """Return whether the progress belongs to the topic with these ids."""
         return self.topic_ids.get(topic) == topic_id and self.is_written_to(topic, target_id)
 
     def is_written_to(self, topic: str, target_id: str) -> bool:
-        """Return whether this is the progress of a topic with this id at the target."""
+        """Return whether the progress belongs to the topic with this id in the target cluster."""
         return topic in self.topic_ids and self.target_ids.get(topic, "") in {"", target_id}
 
 

@@ -487,7 +487,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._offsets_in(topic_ids_of(end), start)
         stop = self._offsets_in(found.topic_ids, end)
         if start == self._initial and self._start() is None:
-            # After a crash in the first micro-batch, the start may include newer partitions.
+            # The start is not stored. After a crash in the first micro-batch, it is determined
+            # again, and may include partitions that were added since.
             planned = from_json(end)
             begin = {item: offset for item, offset in begin.items() if item in planned}
             if is_volatile(query.options.starting):  # allowVolatileStart accepts the loss

@@ -181,7 +181,9 @@ class Brokers:
         *,
         node: int | None = None,
     ) -> metadata.MetadataResponse:
-        """Return the brokers and these topics; all topics for None. node: as for `send_request`."""
+        """Return the brokers and the given topics, or all topics for None. node: see
+        `send_request`.
+        """
         requested = (
             None if topics is None else [metadata.MetadataRequestTopic(name=t) for t in topics]
         )

@@ -127,7 +127,7 @@ class StreamReader:
     async def read_tail(
         self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
-        """Read like `read`, from the tail of a stream of another owner.
+        """Like `read`, but read from the tail of a stream that another broker owns.
 
         ranges: contiguous and in order; the first contains the offset. Sends one GET for each slot
         of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
@@ -139,8 +139,8 @@ class StreamReader:
     def read_tail_kept(
         self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[memoryview]:
-        """Read like `read_tail`, but only slots in memory, and at most 4 MiB. Return nothing if the
-        first one is not in memory, or damaged.
+        """Like `read_tail`, but read only slots in memory, at most 4 MiB. Return nothing if the
+        first slot is not in memory or is damaged.
         """
         try:
             return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
