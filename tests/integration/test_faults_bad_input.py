@@ -60,6 +60,11 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+def reported(logs: Logs) -> list[str]:
+    """Return the events without those of level debug, which background tasks also write."""
+    return [line["event"] for line in logs if line["log_level"] != "debug"]
+
+
 def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
@@ -111,8 +116,7 @@ async def test_malformed_frame_closes_its_connection_and_writes_one_log_line(
             async with Attacker.connected(cluster.broker.port) as client:
                 client.send(data)
                 assert await client.frame() is None, f"{name} got a response"
-            reported = [line["event"] for line in logs if line["log_level"] != "debug"]
-            assert reported == ["connection_refused"], f"{name}: {logs}"
+            assert reported(logs) == ["connection_refused"], f"{name}: {logs}"
             known = await bystander.send_request(
                 apis.METADATA,
                 12,
@@ -127,11 +131,13 @@ class Unlimited:
 
 
 async def test_flood_of_bad_connections_writes_few_log_lines(cluster: Cluster, logs: Logs) -> None:
+    began_s = asyncio.get_running_loop().time()
     for _ in range(100):
         async with Attacker.connected(cluster.broker.port) as client:
             client.send(framed(header(999, 0)))
             assert await client.frame() is None
-    assert 1 <= len(logs) <= 15
+    elapsed_s = asyncio.get_running_loop().time() - began_s
+    assert 1 <= len(reported(logs)) <= 11 + elapsed_s  # a burst of 10 lines, then one per second
     async with Attacker.connected(cluster.broker.port) as client:
         assert (await client.produce("sound", sound())).base_offset == 0
 
@@ -192,7 +198,7 @@ async def test_invalid_batches_get_their_error_code_and_are_not_stored(
             assert (await client.produce(topic, sound())).base_offset == 0, (
                 "nothing of it came into the log"
             )
-    assert logs == []
+    assert reported(logs) == []
 
 
 @pytest.mark.parametrize("compression", range(5))
@@ -224,7 +230,7 @@ async def test_garbage_with_a_valid_checksum_fails_only_lookups_that_read_it(
             ),
         )
         assert fetched.responses[0].partitions[0].high_watermark == 4
-    assert len(logs) <= 1
+    assert len(reported(logs)) <= 1
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\0b", "a\nb"])
@@ -241,7 +247,7 @@ async def test_invalid_topic_names_are_rejected(cluster: Cluster, logs: Logs, na
         )
         known = (await client.send_request(apis.METADATA, 12, requested)).topics[0]
         assert known.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert logs == []
+    assert reported(logs) == []
 
 
 async def test_fetch_and_produce_to_missing_offsets_partitions_and_topics(
@@ -266,7 +272,7 @@ async def test_fetch_and_produce_to_missing_offsets_partitions_and_topics(
             )
             found = (await client.send_request(apis.FETCH, 12, request)).responses[0].partitions[0]
             assert ErrorCode(found.error_code) is code, (topic, partition, offset)
-    assert logs == []
+    assert reported(logs) == []
 
 
 # --- valid frames with random content

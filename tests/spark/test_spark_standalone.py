@@ -34,7 +34,7 @@ from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
 ROWS = 1_200
-LIFE_S = 200.0
+LIFE_S = 900.0
 """The deadline of one job, mostly for JVMs on a busy machine."""
 
 COUNT = """

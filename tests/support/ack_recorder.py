@@ -186,15 +186,15 @@ class PacedLoad(ConfluentLoad):
 class AioLoad(Load):
     """An idempotent aiokafka producer in the test's event loop.
 
-    It sends one record at a time per partition, which results in many requests. It gives up a batch
-    that is older than `request_timeout_ms` if its partition has no leader.
+    It sends one record at a time per partition, which results in many requests. It fails if a
+    partition has no leader for longer than `request_timeout_ms`.
     """
 
     async def _run(self) -> None:
         settings = {
             "enable_idempotence": True,
             "retry_backoff_ms": 20,
-            "request_timeout_ms": 5_000,
+            "request_timeout_ms": 60_000,
             "metadata_max_age_ms": 1_000,
         }
         async with AIOKafkaProducer(

@@ -64,8 +64,7 @@ async def test_resumed_zombie_broker_acknowledges_no_lost_record(
     """The pause is longer than the session timeout (3 s), so the other broker takes over. The
     resumed broker learns that it is fenced and restarts within its process.
     """
-    # The timeout exceeds pause and failover on a busy machine.
-    aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)
+    aio = AioLoad(cluster.bootstrap, "t", [2, 3])
     async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, aio:
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]

@@ -737,10 +737,10 @@ class SlowNetwork:
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            forth.transport.abort()  # before the await, which a second cancellation ends
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
-            forth.transport.abort()
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, can_wait: bool
