@@ -1,12 +1,13 @@
 """A request with as many elements as a broker accepts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.request_limits import elements_max, things_max
+from tests.support.requests import make_request
 
 ID: Final = UUID(int=7)
 UNKNOWN_NODES: Final = [97, 98, 99]
@@ -16,12 +17,17 @@ _OUTER_ELEMENTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LongRequest:
-    """make: builds the request for this many names. elements: elements in the request per name."""
+    """fields: those of the request with this many names. elements: elements in the request per
+    name.
+    """
 
     api: ApiSpec
     version: int
-    make: Callable[[int], Any]
+    fields: Callable[[int], Mapping[str, Any]]
     elements: int = 1
+
+    def make(self, count: int) -> Any:
+        return make_request(self.api, **self.fields(count))
 
     @property
     def count(self) -> int:
