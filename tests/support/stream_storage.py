@@ -4,7 +4,9 @@ PUTs until the test releases them.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 from penstock.base.errors import StreamError
 from penstock.base.ids import (
@@ -14,10 +16,12 @@ from penstock.base.ids import (
     StreamId,
 )
 from penstock.objectstore.body import join_body
+from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.config import StreamConfig
 from penstock.stream.ports import BrokerIncarnation, OpenStream
+from penstock.stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 from tests.support.waiting import until
@@ -234,3 +238,59 @@ class Node:
             found += [offset for offset in got if offset >= at]
             at = got[-1] + 1
         return found
+
+
+async def recover(
+    store: ObjectStore,
+    recoverer: Node,
+    failed: Node,
+    *,
+    cache_slot: CacheSlot | None = None,
+    **config: int,
+) -> RecoveryReport:
+    """Fence the failed broker and recover its WAL. config: differences from FAST."""
+    controller = recoverer.metadata.controller
+    controller.fence(failed.identity)
+    return await recover_wal(
+        store,
+        recoverer.metadata,
+        failed.identity,
+        controller.wals[failed.identity].committed,
+        recoverer=recoverer.identity,
+        now_ms=NOW_MS,
+        config=replace(FAST, **config),
+        cache_slot=cache_slot,
+    )
+
+
+class Nodes:
+    """Brokers of one controller that knows the streams 1 to 5."""
+
+    def __init__(self) -> None:
+        self.controller = MemoryController()
+        for stream_id in range(1, 6):
+            self.controller.create_stream(stream_id)
+        self._started: list[Node] = []
+
+    def start(self, store: ObjectStore | None = None, node_id: int = 1, **config: Any) -> Node:
+        """Start a broker, by default on its own empty store. config: differences from FAST."""
+        node = Node(
+            store or MemoryStore(), self.controller, node_id, config=replace(FAST, **config)
+        )
+        self._started.append(node)
+        return node
+
+    async def crashed(self, store: ObjectStore, streams: Sequence[int]) -> tuple[Node, Node]:
+        """Start two brokers. The first writes one slot for each of these streams in turn, and
+        crashes.
+        """
+        dead, recoverer = self.start(store, 1), self.start(store, 2)
+        await dead.open(*sorted(set(streams)))
+        for stream_id in streams:
+            await dead.write(stream_id)
+        await dead.storage.abandon()
+        return dead, recoverer
+
+    async def abandon(self) -> None:
+        for node in self._started:
+            await node.storage.abandon()

@@ -2,88 +2,66 @@
 broker repeat a hopeless commit.
 """
 
-from dataclasses import replace
-
+from penstock.base.ids import StreamId
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.errors import ObjectNotPrepared
-from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, Node
+from tests.support.stream_storage import Nodes
 from tests.support.waiting import until
 
 
-async def test_a_block_whose_prepared_objects_expired_is_written_again() -> None:
-    controller = MemoryController()
-    stream_id = controller.create_stream(1)
-    node = Node(
-        MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=20)
-    )
-    await node.open(stream_id)
+async def test_a_block_whose_prepared_objects_expired_is_written_again(nodes: Nodes) -> None:
+    node = nodes.start(block_bytes_max=1, prepared_reuse_ms=20)
+    await node.open(1)
     # Rejections for about 300 ms, 15 lifetimes of a prepared object.
     node.metadata.refuse("commit", 100)
-    await node.write(stream_id, 3)
-    await until(lambda: bool(controller.commits))
-    (committed,) = controller.commits[0].objects
+    await node.write(1, 3)
+    await until(lambda: bool(nodes.controller.commits))
+    (committed,) = nodes.controller.commits[0].objects
     assert committed.object_id is not None
     assert committed.object_id > 1, "the first one has expired by now"
-    assert await node.read_all(stream_id) == [0, 1, 2]
-    await node.storage.abandon()
+    assert await node.read_all(1) == [0, 1, 2]
 
 
-async def test_a_block_whose_prepared_objects_were_dropped_is_written_again_at_once() -> None:
+async def test_a_block_whose_prepared_objects_were_dropped_is_written_again_at_once(
+    nodes: Nodes,
+) -> None:
     """This applies to any lifetime of prepared objects; here it is 30 minutes."""
-    controller = MemoryController()
-    stream_id = controller.create_stream(1)
-    node = Node(
-        MemoryStore(),
-        controller,
-        config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000),
-    )
-    await node.open(stream_id)
+    node = nodes.start(block_bytes_max=1, prepared_reuse_ms=1_800_000)
+    await node.open(1)
     node.metadata.refuse("commit", 2, ObjectNotPrepared("object 1 is not prepared"))
-    await node.write(stream_id, 3)
-    await until(lambda: bool(controller.commits))
-    (committed,) = controller.commits[0].objects
+    await node.write(1, 3)
+    await until(lambda: bool(nodes.controller.commits))
+    (committed,) = nodes.controller.commits[0].objects
     assert committed.object_id == 3
-    assert await node.read_all(stream_id) == [0, 1, 2]
-    await node.storage.abandon()
+    assert await node.read_all(1) == [0, 1, 2]
 
 
-async def test_a_repeated_commit_of_a_dropped_object_adds_no_duplicates() -> None:
-    controller = MemoryController()
-    stream_id = controller.create_stream(1)
-    node = Node(
-        MemoryStore(),
-        controller,
-        config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000),
-    )
-    await node.open(stream_id)
+async def test_a_repeated_commit_of_a_dropped_object_adds_no_duplicates(nodes: Nodes) -> None:
+    node = nodes.start(block_bytes_max=1, prepared_reuse_ms=1_800_000)
+    await node.open(1)
     node.metadata.lose_reply("commit")
     node.metadata.refuse("commit", 1, ObjectNotPrepared("object 1 is not prepared"))
-    await node.write(stream_id, 3)
-    await until(lambda: len(controller.commits) == 2)
-    assert [item.object_id for commit in controller.commits for item in commit.objects] == [1, 2]
-    assert len(controller.streams[stream_id].ranges) == 1
-    assert await node.read_all(stream_id) == [0, 1, 2]
-    await node.storage.abandon()
+    await node.write(1, 3)
+    await until(lambda: len(nodes.controller.commits) == 2)
+    written = [item.object_id for commit in nodes.controller.commits for item in commit.objects]
+    assert written == [1, 2]
+    assert len(nodes.controller.streams[StreamId(1)].ranges) == 1
+    assert await node.read_all(1) == [0, 1, 2]
 
 
-async def test_blocks_far_ahead_of_the_commit_are_not_prepared() -> None:
+async def test_blocks_far_ahead_of_the_commit_are_not_prepared(nodes: Nodes) -> None:
     """Otherwise their objects would expire before their commit, and each would be uploaded a second
     time.
     """
-    controller, store = MemoryController(), MemoryStore()
-    stream_id = controller.create_stream(1)
-    node = Node(
-        store, controller, config=replace(FAST, block_bytes_max=1, upload_blocks_in_flight_max=2)
-    )
-    await node.open(stream_id)
+    store = MemoryStore()
+    node = nodes.start(store, block_bytes_max=1, upload_blocks_in_flight_max=2)
+    await node.open(1)
     node.metadata.refuse("commit", 60)
     for _ in range(8):
-        await node.write(stream_id, 1)
+        await node.write(1, 1)
     await until(lambda: len(node.metadata.disturbances) < 20)
     assert len([item async for item in store.list("data/")]) == 2
-    await until(lambda: len(controller.commits) == 8)
-    written = [item.object_id for commit in controller.commits for item in commit.objects]
+    await until(lambda: len(nodes.controller.commits) == 8)
+    written = [item.object_id for commit in nodes.controller.commits for item in commit.objects]
     assert written == list(range(1, 9))
-    assert await node.read_all(stream_id) == list(range(8))
-    await node.storage.abandon()
+    assert await node.read_all(1) == list(range(8))

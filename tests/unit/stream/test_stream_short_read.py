@@ -8,8 +8,7 @@ from dataclasses import replace
 from penstock.objectstore.errors import Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body, ObjectTail
-from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, Node
+from tests.support.stream_storage import Nodes
 
 
 class _ShortStore(MemoryStore):
@@ -38,14 +37,11 @@ class _ShortStore(MemoryStore):
         return tail
 
 
-async def test_a_short_response_is_requested_again() -> None:
-    controller = MemoryController()
-    stream_id = controller.create_stream(1)
+async def test_a_short_response_is_requested_again(nodes: Nodes) -> None:
     store = _ShortStore()
-    node = Node(store, controller, config=FAST)
-    await node.open(stream_id)
-    await node.write(stream_id, 2)
+    node = nodes.start(store)
+    await node.open(1)
+    await node.write(1, 2)
     assert store.looks == 4
     assert node.acknowledged == [(1, 2)]
     assert not node.fenced_by
-    await node.storage.abandon()

@@ -44,8 +44,7 @@ from penstock.stream.ports import (
     PreparedObject,
 )
 from tests.support.newer_formats import VERSION_AT, with_header_field
-from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle
+from tests.support.stream_storage import GatedStore, Nodes, entry, offsets, settle
 from tests.support.waiting import until
 
 WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
@@ -63,11 +62,8 @@ async def has_no(store: MemoryStore, prefix: str) -> bool:
 # --- writing --------------------------------------------------------------------------------------
 
 
-async def test_acknowledged_appends_can_be_read(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_acknowledged_appends_can_be_read(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.storage.start()
     await node.open(1, 2)
     node.append_group([entry(1, 0, 3), entry(2, 0, 2), entry(1, 3, 2)])
@@ -82,11 +78,8 @@ async def test_acknowledged_appends_can_be_read(
     assert offsets(cached) == [0, 1, 2, 3, 4]
 
 
-async def test_appends_of_one_event_loop_iteration_share_a_slot(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_appends_of_one_event_loop_iteration_share_a_slot(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1, 2)
     for _ in range(50):
         node.append(1)
@@ -97,11 +90,10 @@ async def test_appends_of_one_event_loop_iteration_share_a_slot(
 
 
 async def test_acknowledgements_are_in_wal_order_if_puts_complete_out_of_order(
-    controller: MemoryController, nodes: list[Node]
+    nodes: Nodes,
 ) -> None:
     store = GatedStore(MemoryStore())
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     slots = []
     for count in (1, 2, 3):
@@ -115,11 +107,8 @@ async def test_acknowledgements_are_in_wal_order_if_puts_complete_out_of_order(
     assert node.acknowledged == [(1, 1), (1, 2), (1, 3)]
 
 
-async def test_a_rejected_group_changes_nothing(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_a_rejected_group_changes_nothing(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1, 2)
     with pytest.raises(NotContiguous):
         node.append_group([entry(1, 0, 2), entry(2, 0), entry(1, 3)])
@@ -130,16 +119,9 @@ async def test_a_rejected_group_changes_nothing(
     assert node.acknowledged == [(1, 1)]
 
 
-async def test_full_storage_is_announced_before_appends_are_rejected(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_full_storage_is_announced_before_appends_are_rejected(nodes: Nodes) -> None:
     store = GatedStore(MemoryStore())
-    node = Node(
-        store,
-        controller,
-        config=replace(FAST, wal_unacknowledged_bytes_max=10_000, append_overshoot_bytes_max=5_000),
-    )
-    nodes.append(node)
+    node = nodes.start(store, wal_unacknowledged_bytes_max=10_000, append_overshoot_bytes_max=5_000)
     await node.open(1)
     while not node.storage.is_full:
         node.append(1, size=1_000)
@@ -160,13 +142,10 @@ async def test_full_storage_is_announced_before_appends_are_rejected(
     assert node.handles[1].confirmed_offset == before + 1
 
 
-async def test_transient_failures_and_lost_responses_keep_the_slot(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_transient_failures_and_lost_responses_keep_the_slot(nodes: Nodes) -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(1))
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     for fault in (Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE, Fault.CONFLICT):
         store.script(fault, WAL_PUTS, count=2)
@@ -176,12 +155,9 @@ async def test_transient_failures_and_lost_responses_keep_the_slot(
     assert store.scripted_count == 0
 
 
-async def test_a_damaged_read_during_a_slot_comparison_is_not_a_fence(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_damaged_read_during_a_slot_comparison_is_not_a_fence(nodes: Nodes) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     store.script(Fault.LOST_RESPONSE, WAL_PUTS)
     store.script(Fault.FLIPPED_BIT, Selection(frozenset({"get_tail"})))
@@ -194,12 +170,11 @@ async def test_a_damaged_read_during_a_slot_comparison_is_not_a_fence(
 
 
 async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_written(
-    controller: MemoryController, nodes: list[Node]
+    nodes: Nodes,
 ) -> None:
     memory = MemoryStore()
     store = GatedStore(memory)
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     slots = []
     for count in (1, 2, 3):
@@ -220,12 +195,9 @@ async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_writ
         await node.storage.flush()
 
 
-async def test_a_fence_of_a_newer_format_fences_the_writer(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_fence_of_a_newer_format_fences_the_writer(nodes: Nodes) -> None:
     store = MemoryStore()
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     newer = with_header_field(fence_object(OTHER, WalSequence(0)), VERSION_AT, b"\x00\x02")
     await store.put_if_absent(wal_key(node.identity, WalSequence(0), IN_STORE), newer)
@@ -236,12 +208,9 @@ async def test_a_fence_of_a_newer_format_fences_the_writer(
     assert "format version 2" in str(node.failed[0][2])
 
 
-async def test_a_slot_that_cannot_be_written_stops_the_writer(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_slot_that_cannot_be_written_stops_the_writer(nodes: Nodes) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
-    node = Node(store, controller, config=replace(FAST, wal_put_deadline_ms=20))
-    nodes.append(node)
+    node = nodes.start(store, wal_put_deadline_ms=20)
     await node.open(1)
     store.down = True
     node.append(1)
@@ -253,24 +222,18 @@ async def test_a_slot_that_cannot_be_written_stops_the_writer(
     assert await keys(MemoryStore(), "wal/") == []
 
 
-async def test_an_epoch_that_was_used_before_cannot_be_started(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_an_epoch_that_was_used_before_cannot_be_started(nodes: Nodes) -> None:
     store = MemoryStore()
-    first = Node(store, controller)
-    second = Node(store, controller)
-    nodes += [first, second]
+    first = nodes.start(store)
+    second = nodes.start(store)
     await first.open(1)
     await first.write(1)
     with pytest.raises(WalFenced):
         await second.storage.start()
 
 
-async def test_nothing_is_acknowledged_while_the_session_is_lost(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_nothing_is_acknowledged_while_the_session_is_lost(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1)
     node.storage.stop_acknowledging()
     node.append(1)
@@ -286,14 +249,11 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(
     assert node.storage.backlog_bytes == 0
 
 
-async def test_the_session_is_checked_between_a_put_and_its_acknowledgement(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_the_session_is_checked_between_a_put_and_its_acknowledgement(nodes: Nodes) -> None:
     """The slot of a broker that was suspended for days may be free, because its fence has been
     deleted.
     """
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+    node = nodes.start()
     await node.open(1)
     node.check_session = node.storage.stop_acknowledging
     node.append(1)
@@ -302,12 +262,9 @@ async def test_the_session_is_checked_between_a_put_and_its_acknowledgement(
     assert node.acknowledged == []
 
 
-async def test_held_appends_fail_when_the_writer_is_fenced(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_held_appends_fail_when_the_writer_is_fenced(nodes: Nodes) -> None:
     memory = MemoryStore()
-    node = Node(memory, controller)
-    nodes.append(node)
+    node = nodes.start(memory)
     await node.open(1)
     node.storage.stop_acknowledging()
     node.append(1)
@@ -324,13 +281,9 @@ async def test_held_appends_fail_when_the_writer_is_fenced(
 # --- upload ---------------------------------------------------------------------------------------
 
 
-async def test_uploads_commit_in_order_and_release_the_slots(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_uploads_commit_in_order_and_release_the_slots(nodes: Nodes) -> None:
     store = MemoryStore()
-    config = replace(FAST, stream_object_bytes_min=2_000, wal_delete_grace_ms=0)
-    node = Node(store, controller, config=config)
-    nodes.append(node)
+    node = nodes.start(store, stream_object_bytes_min=2_000, wal_delete_grace_ms=0)
     await node.open(1, 2, 3)
     for _ in range(3):
         node.append_group(
@@ -341,7 +294,7 @@ async def test_uploads_commit_in_order_and_release_the_slots(
         )
         await node.storage.flush()
     await node.storage.upload()
-    (commit,) = controller.commits
+    (commit,) = nodes.controller.commits
     assert commit.wal_committed == 3
     assert sorted((item.role, len(item.ranges)) for item in commit.objects) == [
         (ObjectRole.STREAM_SET, 2),
@@ -357,13 +310,11 @@ async def test_uploads_commit_in_order_and_release_the_slots(
 
 
 async def test_slots_that_the_store_did_not_delete_are_deleted_with_the_next_ones(
-    controller: MemoryController, nodes: list[Node]
+    nodes: Nodes,
 ) -> None:
     store = MemoryStore()
     faulty = FaultyStore(store, Random(1))
-    config = replace(FAST, wal_delete_grace_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=1)
-    node = Node(faulty, controller, config=config)
-    nodes.append(node)
+    node = nodes.start(faulty, wal_delete_grace_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=1)
     await node.open(1)
     faulty.script(Fault.THROTTLED, Selection(operations=frozenset({"delete"})), count=5)
     await node.write(1)
@@ -386,12 +337,9 @@ class _EndedStore(MemoryStore):
         raise StoreUnknown(keys[0])
 
 
-async def test_deleting_slots_in_an_abandoned_wal_store_is_not_retried(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_deleting_slots_in_an_abandoned_wal_store_is_not_retried(nodes: Nodes) -> None:
     store = _EndedStore()
-    node = Node(store, controller, config=replace(FAST, wal_delete_grace_ms=0))
-    nodes.append(node)
+    node = nodes.start(store, wal_delete_grace_ms=0)
     await node.open(1)
     for count in (1, 2):
         await node.write(1)
@@ -402,13 +350,10 @@ async def test_deleting_slots_in_an_abandoned_wal_store_is_not_retried(
 
 
 async def test_blocks_are_committed_in_order_even_if_uploads_complete_out_of_order(
-    controller: MemoryController, nodes: list[Node]
+    nodes: Nodes,
 ) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
-    node = Node(
-        store, controller, config=replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=100_000)
-    )
-    nodes.append(node)
+    node = nodes.start(store, block_bytes_max=4_000, log_cache_bytes_max=100_000)
     await node.open(1)
     for _ in range(3):
         await node.write(1, size=4_000)
@@ -416,19 +361,16 @@ async def test_blocks_are_committed_in_order_even_if_uploads_complete_out_of_ord
     by_number = sorted(waiting, key=lambda key: int(key.rsplit("/", 1)[1]))
     await store.release(by_number[2])
     await store.release(by_number[1])
-    assert controller.commits == []
+    assert nodes.controller.commits == []
     await store.release(by_number[0])
     await node.storage.upload()
-    assert [commit.wal_committed for commit in controller.commits] == [1, 2, 3]
-    assert controller.streams[StreamId(1)].end_offset == 3
+    assert [commit.wal_committed for commit in nodes.controller.commits] == [1, 2, 3]
+    assert nodes.controller.streams[StreamId(1)].end_offset == 3
 
 
-async def test_a_failing_controller_delays_commits_but_not_appends(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_failing_controller_delays_commits_but_not_appends(nodes: Nodes) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     await node.write(1)
     node.metadata.refuse("prepare_objects", 2)
@@ -441,17 +383,16 @@ async def test_a_failing_controller_delays_commits_but_not_appends(
     assert len(node.acknowledged) == 2
     await uploading
     await node.storage.upload()
-    assert controller.streams[StreamId(1)].end_offset == 2
+    assert nodes.controller.streams[StreamId(1)].end_offset == 2
     assert node.handles[1].committed_offset == 2
 
 
 @pytest.mark.parametrize("slow", ["store", "controller"])
 async def test_an_upload_completes_even_if_each_step_needs_retries(
-    controller: MemoryController, nodes: list[Node], slow: str, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
-    node = Node(store, controller, config=replace(FAST, upload_attempt_ms=5))
-    nodes.append(node)
+    node = nodes.start(store, upload_attempt_ms=5)
     await node.open(1)
     await node.write(1)
     prepare, put = node.metadata.prepare_objects, store.put
@@ -469,18 +410,14 @@ async def test_an_upload_completes_even_if_each_step_needs_retries(
     else:
         monkeypatch.setattr(node.metadata, "prepare_objects", late_prepare)
     await asyncio.wait_for(node.storage.upload(), 10)
-    assert controller.streams[StreamId(1)].end_offset == 1
+    assert nodes.controller.streams[StreamId(1)].end_offset == 1
     assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
 
-async def test_uncommitted_bytes_cause_backpressure_if_commits_fail_for_long(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    config = replace(
-        FAST, block_bytes_max=4_000, log_cache_bytes_max=20_000, append_overshoot_bytes_max=4_000
+async def test_uncommitted_bytes_cause_backpressure_if_commits_fail_for_long(nodes: Nodes) -> None:
+    node = nodes.start(
+        block_bytes_max=4_000, log_cache_bytes_max=20_000, append_overshoot_bytes_max=4_000
     )
-    node = Node(MemoryStore(), controller, config=config)
-    nodes.append(node)
     await node.open(1)
     node.metadata.commit_gate.clear()
     while not node.storage.is_full:
@@ -495,49 +432,40 @@ async def test_uncommitted_bytes_cause_backpressure_if_commits_fail_for_long(
     assert not node.failed
 
 
-async def test_a_node_fenced_by_the_controller_stops(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_a_node_fenced_by_the_controller_stops(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1)
     await node.write(1)
-    controller.fence(node.identity)
+    nodes.controller.fence(node.identity)
     with pytest.raises(WalFenced):
         await node.storage.upload()
     assert node.storage.fenced
     assert len(node.fenced_by) == 1
-    assert controller.commits == []
+    assert nodes.controller.commits == []
     with pytest.raises(WalFenced):
         node.append(1)
 
 
-async def test_a_stream_fenced_by_the_controller_does_not_delay_others(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_a_stream_fenced_by_the_controller_does_not_delay_others(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1, 2)
     await node.write(1)
     await node.write(2)
-    controller.streams[StreamId(1)].owner = OTHER
+    nodes.controller.streams[StreamId(1)].owner = OTHER
     await node.storage.upload()
-    assert controller.streams[StreamId(2)].end_offset == 1
-    assert controller.streams[StreamId(1)].end_offset == 0
+    assert nodes.controller.streams[StreamId(2)].end_offset == 1
+    assert nodes.controller.streams[StreamId(1)].end_offset == 0
     assert not node.storage.fenced
     with pytest.raises(StreamFenced):
         node.append(1)
     await node.write(2)
     await node.storage.close_streams([node.handles[1], node.handles[2]])
-    assert not controller.streams[StreamId(2)].opened
+    assert not nodes.controller.streams[StreamId(2)].opened
 
 
-async def test_a_group_of_a_stream_fenced_meanwhile_is_not_acknowledged(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_group_of_a_stream_fenced_meanwhile_is_not_acknowledged(nodes: Nodes) -> None:
     store = GatedStore(MemoryStore())
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1, 2)
     node.append(1)
     node.append(2)
@@ -549,31 +477,27 @@ async def test_a_group_of_a_stream_fenced_meanwhile_is_not_acknowledged(
     assert stream_id == 1
     assert isinstance(error, StreamFenced)
     await node.storage.upload()
-    assert controller.streams[StreamId(2)].end_offset == 1
+    assert nodes.controller.streams[StreamId(2)].end_offset == 1
 
 
 # --- closing and reopening ------------------------------------------------------------------------
 
 
-async def test_close_commits_in_place_and_rewrites_nothing(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_close_commits_in_place_and_rewrites_nothing(nodes: Nodes) -> None:
     store = MemoryStore()
-    node = Node(store, controller, config=replace(FAST, wal_delete_grace_ms=0))
-    nodes.append(node)
+    node = nodes.start(store, wal_delete_grace_ms=0)
     one, two = await node.open(1, 2)
     await node.write(1)
     await node.write(2)
     node.append(1, 3)
     await node.storage.close_streams([one])
-    (commit,) = controller.commits
+    (commit,) = nodes.controller.commits
     assert [item.role for item in commit.objects] == [ObjectRole.WAL, ObjectRole.WAL]
     assert [close.end_offset for close in commit.closes] == [4]
     assert await keys(store, "data/") == []
     with pytest.raises(StreamNotOpened):
         node.append(1)
-    reader = Node(store, controller, node_id=2)
-    nodes.append(reader)
+    reader = nodes.start(store, 2)
     assert await reader.read_all(1) == [0, 1, 2, 3]
     await node.storage.upload()
     assert two.committed_offset == 1
@@ -586,12 +510,9 @@ async def test_close_commits_in_place_and_rewrites_nothing(
     assert await reader.read_all(1) == [0, 1, 2, 3]
 
 
-async def test_closing_a_stream_during_its_upload(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_closing_a_stream_during_its_upload(nodes: Nodes) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     one, two = await node.open(1, 2)
     await node.write(1)
     await node.write(2)
@@ -599,15 +520,15 @@ async def test_closing_a_stream_during_its_upload(
     (data,) = await store.until_waiting(1)
     await node.write(1)
     await node.storage.close_streams([one])
-    assert controller.streams[StreamId(1)].end_offset == 2
+    assert nodes.controller.streams[StreamId(1)].end_offset == 2
     (again,) = await node.open(1, epoch=2)
     assert again.next_offset == 2
     await node.write(1)
     await store.release(data)
     await uploading
     assert two.committed_offset == 1
-    assert [item.role for item in controller.commits[-1].objects] == [ObjectRole.STREAM_SET]
-    assert [part.stream_id for part in controller.commits[-1].objects[0].ranges] == [2]
+    assert [item.role for item in nodes.controller.commits[-1].objects] == [ObjectRole.STREAM_SET]
+    assert [part.stream_id for part in nodes.controller.commits[-1].objects[0].ranges] == [2]
     uploading = asyncio.ensure_future(node.storage.upload())
     await store.release((await store.until_waiting(1))[0])
     await uploading
@@ -615,11 +536,8 @@ async def test_closing_a_stream_during_its_upload(
     assert await node.read_all(1) == [0, 1, 2]
 
 
-async def test_close_waits_for_a_commit_whose_outcome_is_unknown(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_close_waits_for_a_commit_whose_outcome_is_unknown(nodes: Nodes) -> None:
+    node = nodes.start()
     (one,) = await node.open(1)
     await node.write(1)
     node.metadata.lose_reply("commit", 3)
@@ -628,29 +546,25 @@ async def test_close_waits_for_a_commit_whose_outcome_is_unknown(
     await node.write(1)
     await node.storage.close_streams([one])
     await uploading
-    assert controller.streams[StreamId(1)].end_offset == 2
-    assert not controller.streams[StreamId(1)].opened
+    assert nodes.controller.streams[StreamId(1)].end_offset == 2
+    assert not nodes.controller.streams[StreamId(1)].opened
     assert await node.read_all(1) == [0, 1]
 
 
 @pytest.mark.parametrize("gate", ["refuse", "lose_reply"])
-async def test_close_is_repeated_until_the_controller_responds(
-    controller: MemoryController, nodes: list[Node], gate: str
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_close_is_repeated_until_the_controller_responds(nodes: Nodes, gate: str) -> None:
+    node = nodes.start()
     handles = await node.open(1, 2)
     await node.write(1)
     getattr(node.metadata, gate)("commit", 3)
     await node.storage.close_streams(handles)
-    assert controller.streams[StreamId(1)].end_offset == 1
-    assert not controller.streams[StreamId(1)].opened
-    assert not controller.streams[StreamId(2)].opened
+    assert nodes.controller.streams[StreamId(1)].end_offset == 1
+    assert not nodes.controller.streams[StreamId(1)].opened
+    assert not nodes.controller.streams[StreamId(2)].opened
 
 
-async def test_a_cancelled_close_continues(controller: MemoryController, nodes: list[Node]) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_a_cancelled_close_continues(nodes: Nodes) -> None:
+    node = nodes.start()
     (one,) = await node.open(1)
     await node.write(1)
     node.metadata.commit_gate.clear()
@@ -662,18 +576,15 @@ async def test_a_cancelled_close_continues(controller: MemoryController, nodes: 
     (result,) = await node.storage.open_streams([OpenStream(StreamId(1), StreamEpoch(2))])
     assert isinstance(result, StreamNotClosed)
     node.metadata.commit_gate.set()
-    await until(lambda: not controller.streams[StreamId(1)].opened)
+    await until(lambda: not nodes.controller.streams[StreamId(1)].opened)
     await until(lambda: not node.storage.open_handles())
     (again,) = await node.open(1, epoch=2)
     assert again.next_offset == 1
 
 
-async def test_a_stream_can_move_away_and_back(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_stream_can_move_away_and_back(nodes: Nodes) -> None:
     store = MemoryStore()
-    a, b = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [a, b]
+    a, b = nodes.start(store, 1), nodes.start(store, 2)
     for epoch in range(1, 8):
         node = a if epoch % 2 else b
         (handle,) = await node.open(1, epoch=epoch)
@@ -689,51 +600,40 @@ async def test_a_stream_can_move_away_and_back(
         assert await node.read_all(1) == list(range(14))
 
 
-async def test_many_ranges_are_uploaded_before_a_close(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller, config=replace(FAST, close_in_place_ranges_max=5))
-    nodes.append(node)
+async def test_many_ranges_are_uploaded_before_a_close(nodes: Nodes) -> None:
+    node = nodes.start(close_in_place_ranges_max=5)
     handles = await node.open(1, 2)
     for _ in range(4):
         node.append(1)
         node.append(2)
         await node.storage.flush()
     await node.storage.close_streams(handles)
-    upload, close = controller.commits
+    upload, close = nodes.controller.commits
     assert [item.role for item in upload.objects] == [ObjectRole.STREAM_SET]
     assert close.objects == ()
     assert len(close.closes) == 2
 
 
-async def test_closing_more_streams_than_fit_into_one_commit(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(
-        MemoryStore(), controller, config=replace(FAST, commit_ranges_max=3, commit_closes_max=2)
-    )
-    nodes.append(node)
+async def test_closing_more_streams_than_fit_into_one_commit(nodes: Nodes) -> None:
+    node = nodes.start(commit_ranges_max=3, commit_closes_max=2)
     handles = await node.open(1, 2, 3, 4, 5)
     for _ in range(3):
         node.append_group([entry(key, node.handles[key].next_offset) for key in (1, 2, 3, 4, 5)])
         await node.storage.flush()
     await node.storage.close_streams(handles)
     assert all(
-        not stream.opened and stream.end_offset == 3 for stream in controller.streams.values()
+        not stream.opened and stream.end_offset == 3 for stream in nodes.controller.streams.values()
     )
 
 
-async def test_an_orderly_shutdown_leaves_nothing_to_recover(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_an_orderly_shutdown_leaves_nothing_to_recover(nodes: Nodes) -> None:
+    node = nodes.start()
     handles = await node.open(1, 2)
     await node.write(1)
     await node.write(2)
     await node.storage.close_streams(handles)
     await node.storage.close()
-    assert controller.wals[node.identity].committed == node.storage.wal_end == 2
+    assert nodes.controller.wals[node.identity].committed == node.storage.wal_end == 2
     with pytest.raises(WalClosed):
         node.append(1)
 
@@ -741,11 +641,8 @@ async def test_an_orderly_shutdown_leaves_nothing_to_recover(
 # --- reading --------------------------------------------------------------------------------------
 
 
-async def test_reads_continue_from_objects_into_memory(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_reads_continue_from_objects_into_memory(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1)
     for _ in range(4):
         await node.write(1, 2)
@@ -761,21 +658,15 @@ async def test_reads_continue_from_objects_into_memory(
     assert await node.storage.reader.read(StreamId(1), Offset(14), Offset(14), 100) == []
 
 
-async def test_reading_beyond_the_end_of_a_stream_is_an_error(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_reading_beyond_the_end_of_a_stream_is_an_error(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1)
     with pytest.raises(OffsetOutOfRange):
         await node.storage.reader.read(StreamId(1), Offset(3), Offset(9), 100)
 
 
-async def test_timestamps_are_found_in_objects_and_in_memory(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_timestamps_are_found_in_objects_and_in_memory(nodes: Nodes) -> None:
+    node = nodes.start()
     await node.open(1)
     for _ in range(4):
         await node.write(1, 2)
@@ -802,16 +693,15 @@ async def test_timestamps_are_found_in_objects_and_in_memory(
     ],
 )
 async def test_the_maximum_timestamp_is_that_of_a_record(
-    controller: MemoryController, nodes: list[Node], at: int, newest_ms: int, record_count: int
+    nodes: Nodes, at: int, newest_ms: int, record_count: int
 ) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+    node = nodes.start()
     await node.open(1)
     for _ in range(2):
         await node.write(1, 2)
         await node.storage.upload()
     node.storage.forget_cached(StreamId(1), Offset(4))
-    ranges = controller.streams[StreamId(1)].ranges
+    ranges = nodes.controller.streams[StreamId(1)].ranges
     ranges[at] = replace(
         ranges[at],
         range=replace(
@@ -821,26 +711,20 @@ async def test_the_maximum_timestamp_is_that_of_a_record(
     assert await node.storage.newest_timestamp(StreamId(1), Offset(4)) == (3, 1_003)
 
 
-async def test_trimming_moves_the_start_offset(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
-    node = Node(MemoryStore(), controller)
-    nodes.append(node)
+async def test_trimming_moves_the_start_offset(nodes: Nodes) -> None:
+    node = nodes.start()
     (handle,) = await node.open(1)
     await node.write(1, 4)
     await node.storage.trim(handle, Offset(2))
     assert handle.start_offset == 2
     await node.write(1, 4)
     await node.storage.upload()
-    assert controller.streams[StreamId(1)].end_offset == 8
+    assert nodes.controller.streams[StreamId(1)].end_offset == 8
 
 
-async def test_unusual_errors_of_the_store_are_retried(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_unusual_errors_of_the_store_are_retried(nodes: Nodes) -> None:
     store = GatedStore(MemoryStore())
-    node = Node(store, controller)
-    nodes.append(node)
+    node = nodes.start(store)
     await node.open(1)
     node.append(1)
     for error in (Unavailable("put", "k", "x"), Throttled("put", "k"), TimeoutError()):

@@ -2,8 +2,6 @@
 operator has to accept a loss.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from penstock.base.ids import (
@@ -19,45 +17,10 @@ from penstock.stream.format.decoder import NeedMore, parse_tail
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.layout import HEADER_BYTES
 from penstock.stream.ports import IN_STORE, StreamRange
-from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
 from penstock.stream.recovery.salvage import BadSlot, Salvage
-from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node
+from tests.support.stream_storage import GatedStore, Node, Nodes, recover
 
 STREAMS = (1, 2, 3)
-
-
-async def recover(
-    store: ObjectStore, recoverer: Node, failed: Node, **config: int
-) -> RecoveryReport:
-    controller = recoverer.metadata.controller
-    controller.fence(failed.identity)
-    start = controller.wals[failed.identity].committed
-    config_ = replace(FAST, **config)
-    return await recover_wal(
-        store,
-        recoverer.metadata,
-        failed.identity,
-        start,
-        recoverer=recoverer.identity,
-        now_ms=NOW_MS,
-        config=config_,
-    )
-
-
-async def written(
-    store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]
-) -> tuple[Node, Node]:
-    """Write one slot for each of these streams in turn, and kill the broker. Return it and another
-    broker.
-    """
-    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, recoverer]
-    await dead.open(*STREAMS)
-    for stream_id in streams:
-        await dead.write(stream_id)
-    await dead.storage.abandon()
-    return dead, recoverer
 
 
 def key_of(node: Node, sequence: int) -> str:
@@ -78,13 +41,10 @@ async def damage(store: ObjectStore, key: str) -> bytes:
     return good
 
 
-async def test_a_slot_contains_which_slots_were_durable_before_it(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_slot_contains_which_slots_were_durable_before_it(nodes: Nodes) -> None:
     memory = MemoryStore()
     gated = GatedStore(memory)
-    node = Node(gated, controller, 1)
-    nodes.append(node)
+    node = nodes.start(gated, 1)
     await node.open(1)
     slots: list[str] = []
     for count in range(1, 4):
@@ -101,18 +61,16 @@ async def test_a_slot_contains_which_slots_were_durable_before_it(
 
 @pytest.mark.parametrize("read_ahead", [1, 8])
 @pytest.mark.parametrize("lost", [0, 3, 9, 30])
-async def test_a_lost_slot_is_not_fenced_over(
-    controller: MemoryController, nodes: list[Node], lost: int, read_ahead: int
-) -> None:
+async def test_a_lost_slot_is_not_fenced_over(nodes: Nodes, lost: int, read_ahead: int) -> None:
     store = MemoryStore()
-    dead, recoverer = await written(store, controller, nodes, [1] * 32)
+    dead, recoverer = await nodes.crashed(store, [1] * 32)
     good = await store.get(key_of(dead, lost))
     await store.delete([key_of(dead, lost)])
     with pytest.raises(WalDamaged, match=key_of(dead, lost)):
         await recover(store, recoverer, dead, recovery_read_ahead_count=read_ahead)
-    assert controller.wals[dead.identity].end is None
-    assert controller.streams[StreamId(1)].opened, "nobody leads it"
-    assert controller.streams[StreamId(1)].end_offset == lost
+    assert nodes.controller.wals[dead.identity].end is None
+    assert nodes.controller.streams[StreamId(1)].opened, "nobody leads it"
+    assert nodes.controller.streams[StreamId(1)].end_offset == lost
     assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == HEADER_BYTES, (
         "a zombie can acknowledge nothing more"
     )
@@ -121,11 +79,9 @@ async def test_a_lost_slot_is_not_fenced_over(
     assert await recoverer.read_all(1) == list(range(32))
 
 
-async def test_many_consecutive_lost_slots_are_reported(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_many_consecutive_lost_slots_are_reported(nodes: Nodes) -> None:
     store = MemoryStore()
-    dead, recoverer = await written(store, controller, nodes, [1] * 40)
+    dead, recoverer = await nodes.crashed(store, [1] * 40)
     await store.delete([key_of(dead, sequence) for sequence in range(5, 35)])
     with pytest.raises(WalDamaged) as raised:
         await recover(store, recoverer, dead)
@@ -134,13 +90,13 @@ async def test_many_consecutive_lost_slots_are_reported(
 
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_streams_that_continue_after_a_damaged_slot_are_recovered(
-    controller: MemoryController, nodes: list[Node], damaged: bool
+    nodes: Nodes, damaged: bool
 ) -> None:
     """Stream 1 is in the damaged slot; stream 2 continues after it without a gap; stream 3 ends
     before it, which proves nothing.
     """
     store = MemoryStore()
-    dead, recoverer = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    dead, recoverer = await nodes.crashed(store, [1, 2, 3, 1, 2, 1, 2])
     bad = key_of(dead, 3)
     good = await damage(store, bad)
     if not damaged:
@@ -148,26 +104,28 @@ async def test_streams_that_continue_after_a_damaged_slot_are_recovered(
     with pytest.raises(WalDamaged, match=bad) as raised:
         await recover(store, recoverer, dead)
     assert raised.value.stream_count == 2
-    assert [controller.streams[StreamId(key)].opened for key in STREAMS] == [True, False, True]
+    assert [nodes.controller.streams[StreamId(key)].opened for key in STREAMS] == [
+        True,
+        False,
+        True,
+    ]
     assert await recoverer.read_all(2) == [0, 1, 2]
     await recoverer.open(2, epoch=2)
     await recoverer.write(2)
     await store.put(bad, good)
     await recover(store, recoverer, dead)
     assert [await recoverer.read_all(key) for key in STREAMS] == [[0, 1, 2], [0, 1, 2, 3], [0]]
-    assert controller.wals[dead.identity].end == 7
+    assert nodes.controller.wals[dead.identity].end == 7
 
 
-async def test_an_accepted_loss_ends_each_stream_before_it(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_an_accepted_loss_ends_each_stream_before_it(nodes: Nodes) -> None:
     store = MemoryStore()
-    dead, recoverer = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    dead, recoverer = await nodes.crashed(store, [1, 2, 3, 1, 2, 1, 2])
     await store.delete([key_of(dead, 3)])
-    controller.accepted[dead.identity] = {WalSequence(2), WalSequence(4)}
+    nodes.controller.accepted[dead.identity] = {WalSequence(2), WalSequence(4)}
     with pytest.raises(WalDamaged):
         await recover(store, recoverer, dead)
-    controller.accepted[dead.identity] = {WalSequence(3)}
+    nodes.controller.accepted[dead.identity] = {WalSequence(3)}
     assert (await recover(store, recoverer, dead)).end == 7
     assert [await recoverer.read_all(key) for key in STREAMS] == [[0], [0, 1, 2], [0]]
     await recoverer.open(1, 3, epoch=2)
@@ -175,14 +133,11 @@ async def test_an_accepted_loss_ends_each_stream_before_it(
     assert await recoverer.read_all(1) == [0, 1]
 
 
-async def test_slots_in_flight_after_a_gap_do_not_prove_a_loss(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_slots_in_flight_after_a_gap_do_not_prove_a_loss(nodes: Nodes) -> None:
     """The first PUT hangs and all later ones succeed, so none of them was acknowledged."""
     memory = MemoryStore()
     gated = GatedStore(memory)
-    zombie, recoverer = Node(gated, controller, 1), Node(memory, controller, 2)
-    nodes += [zombie, recoverer]
+    zombie, recoverer = nodes.start(gated, 1), nodes.start(memory, 2)
     await zombie.open(1)
     zombie.append(1)
     (first,) = await gated.until_waiting(1)
@@ -197,11 +152,9 @@ async def test_slots_in_flight_after_a_gap_do_not_prove_a_loss(
     assert zombie.acknowledged == []
 
 
-async def test_a_fence_proves_that_lower_slots_existed(
-    controller: MemoryController, nodes: list[Node]
-) -> None:
+async def test_a_fence_proves_that_lower_slots_existed(nodes: Nodes) -> None:
     store = MemoryStore()
-    dead, recoverer = await written(store, controller, nodes, [1, 1, 1])
+    dead, recoverer = await nodes.crashed(store, [1, 1, 1])
     recoverer.metadata.refuse("commit_recovered")
     with pytest.raises(TimeoutError):
         await recover(store, recoverer, dead)

@@ -22,7 +22,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalFenced, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, ObjectRole, WalStoreIdentity
-from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
+from penstock.stream.recovery.recoverer import RecoveryReport
 from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
     WalStores,
@@ -32,7 +32,7 @@ from penstock.stream.wal.wal_store import (
 )
 from penstock.stream.wal.wal_store_url import open_backend
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, settle
+from tests.support.stream_storage import FAST, GatedStore, Node, recover, settle
 from tests.support.waiting import PATIENCE_S, until
 
 FIRST = WalStoreId(1)
@@ -52,10 +52,13 @@ class Cluster:
         self.controller.create_stream(1)
         self.nodes: list[Node] = []
 
-    def node(self, node_id: int) -> Node:
+    def node(self, node_id: int, store: ObjectStore | None = None, **config: Any) -> Node:
+        """config: differences from FAST."""
         writer = self.controller.of(node_id, 1).writer
         self.controller.wal_stores[writer] = OURS
-        node = Node(self.stores.store, self.controller, node_id)
+        node = Node(
+            store or self.stores.store, self.controller, node_id, config=replace(FAST, **config)
+        )
         self.nodes.append(node)
         return node
 
@@ -70,17 +73,8 @@ class Cluster:
         return node
 
     async def recover(self, failed: Node, stores: WalStores | None = None) -> RecoveryReport:
-        recoverer = self.node(2)
-        self.controller.fence(failed.identity)
-        return await recover_wal(
-            (stores or self.stores).store,
-            recoverer.metadata,
-            failed.identity,
-            self.controller.wals[failed.identity].committed,
-            recoverer=recoverer.identity,
-            now_ms=NOW_MS,
-            config=replace(FAST, recovery_commit_objects_max=1),
-        )
+        store = (stores or self.stores).store
+        return await recover(store, self.node(2), failed, recovery_commit_objects_max=1)
 
     @property
     def end_offset(self) -> int:
@@ -256,11 +250,7 @@ async def test_a_hanging_file_system_stops_the_wal(
 ) -> None:
     wals = open_backend(f"file:{tmp_path}")
     await create_identity(wals, OURS)
-    cluster = Cluster(wals)
-    writer = cluster.controller.of(1, 1).writer
-    cluster.controller.wal_stores[writer] = OURS
-    config = replace(FAST, wal_put_attempt_ms=20, wal_put_deadline_ms=100)
-    node = Node(cluster.stores.store, cluster.controller, config=config)
+    node = Cluster(wals).node(1, wal_put_attempt_ms=20, wal_put_deadline_ms=100)
     await node.storage.start()
     await node.open(1)
     responds, fsync = Event(), os.fsync
@@ -488,10 +478,7 @@ async def test_the_session_is_checked_after_the_store_identity(losing: Cluster) 
 
 async def test_streams_close_without_slots_of_a_replaced_store(losing: Cluster) -> None:
     gated = GatedStore(losing.stores.store, "data/")
-    writer = losing.controller.of(1, 1).writer
-    losing.controller.wal_stores[writer] = OURS
-    node = Node(gated, losing.controller, config=replace(FAST, close_upload_wait_ms=1))
-    losing.nodes.append(node)
+    node = losing.node(1, gated, close_upload_wait_ms=1)
     assert isinstance(losing.wals, LosingStore)
     await node.storage.start()
     await node.open(1)
@@ -518,11 +505,7 @@ async def test_streams_close_by_an_upload_while_the_wal_store_is_full(
 ) -> None:
     losing.controller.create_stream(2)
     for number in (1, 2):
-        writer = losing.controller.of(number, 1).writer
-        losing.controller.wal_stores[writer] = OURS
-        config = replace(FAST, close_in_place_bytes_max=limit_bytes)
-        node = Node(losing.stores.store, losing.controller, number, config=config)
-        losing.nodes.append(node)
+        node = losing.node(number, close_in_place_bytes_max=limit_bytes)
         await node.storage.start()
         await node.open(number)
         await node.write(number)
