@@ -1,12 +1,15 @@
-"""Choose the rows of an Arrow batch by their timestamps. Source: `lake.fetch.times`."""
+"""Choose the rows of an Arrow batch by their timestamps (`lake.fetch.times`), and limit times to
+those that Python can represent.
+"""
 
-from typing import Any
+from typing import Any, Final
 
 from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS
 from penstock.lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
 from penstock.lake.fetch.times import TimeBounds
 
 _VIEW: Any = pa.binary_view()
+_DAY_MS: Final = 86_400_000
 
 
 def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
@@ -43,19 +46,55 @@ def _us(timestamp_ms: int) -> int:
 
 
 def for_python(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
-    """Return the rows with timestamps that Python's `datetime` can hold. Producers that write
-    microseconds store timestamps far beyond the year 9999.
+    """Return the rows with dates and timestamps that Python can represent, also in lists and
+    structs. Producers that write microseconds store timestamps far beyond the year 9999.
     """
     for at, field in enumerate(rows.schema):
-        kind = field.type
-        if not pa.types.is_timestamp(kind) or kind.unit != "us":
+        if not _holds_times(field.type):
             continue
-        counts = rows.column(at).cast(pa.int64())
-        low, high = FAR_PAST_MS * 1_000, FAR_FUTURE_MS * 1_000
-        bounds = pc.min_max(counts).as_py()
-        if bounds["min"] is None or (bounds["min"] >= low and bounds["max"] <= high):
-            continue
-        clipped = pc.min_element_wise(pc.max_element_wise(counts, low), high, skip_nulls=False)
-        clipped = pc.if_else(pc.is_null(counts), None, clipped)
-        rows = rows.set_column(at, field, clipped.cast(kind))
+        column = rows.column(at)
+        if isinstance(column, pa.ChunkedArray):
+            found = pa.chunked_array([_limited(chunk) for chunk in column.chunks], field.type)
+        else:
+            found = _limited(column)
+        rows = rows.set_column(at, field, found)
     return rows
+
+
+def _holds_times(kind: Any) -> bool:  # noqa: ANN401 - pyarrow is untyped
+    if pa.types.is_struct(kind):
+        return any(_holds_times(field.type) for field in kind)
+    return _holds_times(kind.value_type) if pa.types.is_list(kind) else _bounds(kind) is not None
+
+
+def _bounds(kind: Any) -> tuple[Any, int, int] | None:  # noqa: ANN401 - pyarrow is untyped
+    """Return the integer type of a time, and its values at both ends of the years 1 to 9999."""
+    if pa.types.is_date32(kind):
+        return pa.int32(), FAR_PAST_MS // _DAY_MS, FAR_FUTURE_MS // _DAY_MS
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return pa.int64(), FAR_PAST_MS * 1_000, FAR_FUTURE_MS * 1_000
+    return None
+
+
+def _limited(array: Array) -> Array:
+    kind = array.type
+    if not len(array) or not _holds_times(kind):
+        return array
+    if pa.types.is_struct(kind):
+        children = [_limited(child) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        ends = pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum(lengths)])
+        values = _limited(array.flatten())
+        return pa.ListArray.from_arrays(ends, values, type=kind, mask=array.is_null())
+    found = _bounds(kind)
+    assert found is not None, "other types contain no times"
+    number, low, high = found
+    counts = array.cast(number)
+    extremes = pc.min_max(counts).as_py()
+    if extremes["min"] is None or (extremes["min"] >= low and extremes["max"] <= high):
+        return array
+    least, most = pa.scalar(low, number), pa.scalar(high, number)
+    limited = pc.if_else(pc.less(counts, least), least, counts)
+    return pc.if_else(pc.greater(limited, most), most, limited).cast(kind)

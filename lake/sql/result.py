@@ -111,8 +111,8 @@ class SqlResult:
         return frame
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows as tuples of Python values. Timestamps after the year 9999 become its
-        end. Raise the errors of `batches`.
+        """Return all rows as tuples of Python values. Dates and timestamps after the year 9999
+        become its end. Raise the errors of `batches`.
         """
         columns = [column.to_pylist() for column in for_python(self.arrow()).columns]
         return list(zip(*columns, strict=True))
