@@ -563,7 +563,7 @@ def query(
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
     with one_line_errors("table"):
-        from penstock.deploy.sql.forms import print_rows
+        from penstock.deploy.sql.forms import distinct_names, print_rows
         from penstock.lake.table.query import query as send_request
 
         found: Any = send_request(place.open(), sql)
@@ -571,7 +571,8 @@ def query(
 
     shown = found.slice(0, max_rows)
     if output is not Format.TABLE:
-        print_document(output, for_python(shown).to_pylist())
+        named = shown.rename_columns(distinct_names(shown.column_names))
+        print_document(output, for_python(named).to_pylist())
         return
     print_rows(shown)
     if found.num_rows > max_rows:

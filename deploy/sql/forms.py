@@ -7,7 +7,7 @@ rows. A NULL is empty in CSV, and bytes are text if they are UTF-8, otherwise he
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -57,8 +57,8 @@ def print_json_rows(result: "SqlResult") -> None:
     """Print one JSON array, with one object per line."""
     separator = "[\n"
     for batch in result.batches():
-        for row in _times(batch).to_pylist():
-            document = json_text(json.dumps(_plain(row), ensure_ascii=False))
+        for row in _objects(batch):
+            document = json_text(json.dumps(row, ensure_ascii=False))
             sys.stdout.write(separator + document)
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
@@ -71,8 +71,7 @@ def print_yaml_rows(result: "SqlResult") -> None:
 
     is_empty = True
     for batch in result.batches():
-        rows = [_plain(row) for row in _times(batch).to_pylist()]
-        if rows:
+        if rows := _objects(batch):
             sys.stdout.write(encode_yaml(rows))
             is_empty = False
     sys.stdout.write("[]\n" if is_empty else "")
@@ -97,6 +96,28 @@ def write_parquet(result: "SqlResult", path: Path) -> int:
         with suppress(OSError):
             beside.unlink()
     return rows
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return names for the members of an object. A repeated `a` becomes `a_1`, as in DuckDB's
+    subqueries.
+    """
+    taken = set(names)
+    if len(taken) == len(names):
+        return list(names)
+    found: dict[str, None] = {}
+    for name in names:
+        chosen, number = name, 0
+        while chosen in found or (number and chosen in taken):
+            number += 1
+            chosen = f"{name}_{number}"
+        found[chosen] = None
+    return list(found)
+
+
+def _objects(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - an Arrow batch
+    names = distinct_names(batch.schema.names)
+    return [_plain(row) for row in _times(batch).rename_columns(names).to_pylist()]
 
 
 def _times(rows: Any) -> Any:  # noqa: ANN401 - an Arrow table or batch

@@ -86,10 +86,10 @@ def test_statements_print_rows_in_every_output_format(store: str, tmp_path: Path
         ["0", "a,\x1b0", '{"a": [0]}', ""],
         ["1", "a,\x1b1", '{"a": [1]}', ""],
     ], done.stderr
-    done = run(store, query, "--json")
+    done = run(store, query.replace("id, who", "id, id, who"), "--json")
     assert json.loads(done.stdout) == [
-        {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
-        {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
+        {"id": 0, "id_1": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
+        {"id": 1, "id_1": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
     ]
     done = run(store, query, "-o", "yaml")
     assert msgspec.yaml.decode(done.stdout) == [

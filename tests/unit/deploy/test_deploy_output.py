@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.output import counted, iso_time, print_table
+from penstock.deploy.sql.forms import distinct_names
 from tests.support.cli import run_here
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -44,6 +45,10 @@ def test_a_time_is_at_most_in_the_year_9999() -> None:
     assert iso_time(1_769_860_800_123) == "2026-01-31T12:00:00.123Z"
     assert iso_time(2**63 - 1 + 1_769_860_800_123) == "9999-12-31T23:59:59.000Z"
     assert iso_time(-(2**63)) == "0001-01-01T00:00:00.000Z"
+
+
+def test_members_of_an_object_get_different_names() -> None:
+    assert distinct_names(["a", "a", "b", "a_1", "a"]) == ["a", "a_2", "b", "a_1", "a_3"]
 
 
 def test_an_empty_table_prints_a_message(capsys: pytest.CaptureFixture[str]) -> None:
