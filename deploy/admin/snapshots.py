@@ -10,7 +10,7 @@ from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.deploy.clients.forks import create_forks, delete_all
 from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import iso_time
 from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
 from penstock.protocol.frozen_topics import FrozenTopicInfo
@@ -50,9 +50,14 @@ def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[Fr
     """
     if not name:  # without a name, topics would be forked to themselves
         raise UsageError("the name of the snapshot is empty")
-    chosen = list(topics) or [
-        topic.name for topic in Kafka(bootstrap).topics() if topic.name not in INTERNAL_TOPICS
-    ]
+    known = [topic.name for topic in Kafka(bootstrap).topics()]
+    for topic in topics:
+        if topic not in known:
+            hint = near_hint(topic, known, "`penstock topics list` lists the topics")
+            raise DoesNotExist(
+                f"snapshot {name!r} was not created: topic {topic!r} does not exist; {hint}"
+            )
+    chosen = list(topics) or [topic for topic in known if topic not in INTERNAL_TOPICS]
     if not chosen:
         raise UsageError("the cluster contains no topics for a snapshot")
     wanted = {in_snapshot(topic, name): topic for topic in chosen}

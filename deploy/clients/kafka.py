@@ -28,6 +28,7 @@ from penstock.protocol.client.errors import (
     DoesNotExist,
     KafkaFailed,
     NoResponse,
+    Refused,
 )
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
@@ -320,5 +321,7 @@ class Kafka:
                 f"{failed}: a broker that the request needs does not respond ({error.name()});"
                 " `penstock nodes` shows the brokers"
             )
+        if error.code() > 0 and error.code() not in NOT_FOUND:  # from a broker
+            return Refused(failed, error.code(), error.str())
         kind = DoesNotExist if error.code() in NOT_FOUND else KafkaFailed
         return kind(f"{failed}: {error.str()} ({error.name()})")

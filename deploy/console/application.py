@@ -58,6 +58,7 @@ from penstock.protocol.client.errors import (
     NoResponse,
     Refused,
 )
+from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.errors import UnencodableValue
 
 HEALTH: Final = "/live/health"
@@ -281,9 +282,19 @@ def _status_of(error: Exception) -> tuple[int, str]:
         is_missing = error.status_code == HTTPStatus.NOT_FOUND
         title = "There is no such page" if is_missing else "This request is not allowed"
         return error.status_code, title
-    if isinstance(error, Refused) and error.code in NOT_FOUND:
-        return 404, "This does not exist"
-    for kind, status, title in _FAILURES:
-        if isinstance(error, kind):
+    kind = _kind_of(error.code) if isinstance(error, Refused) else type(error)
+    for listed, status, title in _FAILURES:
+        if issubclass(kind, listed):
             return status, title
     return 502, "The object store did not respond as expected"
+
+
+def _kind_of(code: int) -> type[Exception]:
+    """Return the error of the console that corresponds to the error code of a broker."""
+    known = known_code(code)
+    if known in NOT_FOUND:
+        return DoesNotExist
+    if known.name.endswith("_AUTHORIZATION_FAILED"):
+        return NotAllowed
+    is_failure = known.retriable or known is ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaFailed if is_failure else UsageError

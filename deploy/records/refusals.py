@@ -11,6 +11,7 @@ from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -42,7 +43,7 @@ def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> ExpectedErr
         return failure
     has_keys = all(each.key() is not None for _, each in refused)
     reason = _reason(error.code(), configs, has_keys=has_keys)
-    return type(failure)(
+    return KafkaFailed(
         f"topic {topic!r} refused a record: {reason} ({error.name()}); `penstock configs describe"
         f" --topic {topic}` shows its configs"
     )

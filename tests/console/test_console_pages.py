@@ -69,6 +69,7 @@ MISSING_CHANGES = (
     ("/topics/missing/fork", {"name": "new", "confirm": "new"}),
     ("/topics/missing/0/move", {"target": "0"}),
     ("/groups/delete", {"id": "missing", "confirm": "missing"}),
+    ("/snapshots", {"name": "new", "topics": "orders, missing"}),
     ("/snapshots/delete", {"name": "missing", "confirm": "missing"}),
     ("/undelete", {"topic": "missing"}),
     ("/configs", {"key": "log.cleaner.enable", "value": "true", "broker": "99"}),
@@ -86,6 +87,23 @@ def test_what_does_not_exist_is_not_reported_as_a_failure(console: ConsoleProces
     }
     assert found == dict.fromkeys(found, HTTPStatus.NOT_FOUND)
     assert visitor.get("/transactions?state=missing").status == HTTPStatus.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/topics/orders/configs", {"key": "retention.msx", "value": "1000"}),
+        ("/configs", {"key": "log.cleaner.enablex", "value": "true"}),
+        ("/topics", {"name": "new", "partitions": "1", "configs": "retention.msx=1000"}),
+        ("/topics", {"name": "orders", "partitions": "1", "configs": ""}),
+    ],
+)
+def test_invalid_change_is_not_reported_as_a_failure(
+    console: ConsoleProcess, path: str, fields: dict[str, str]
+) -> None:
+    visitor = Visitor(console.url)
+    response = visitor.post(path, {"csrf": visitor.get("/topics").csrf, **fields})
+    assert (response.status, "Try again" in response.words) == (HTTPStatus.BAD_REQUEST, False)
 
 
 def text_of(chrome: Chrome) -> str:

@@ -437,7 +437,7 @@ def test_snapshots_are_created_and_restored_from_the_command_line(
         ("describe", "on"): "did you mean one",
         ("create", "one"): "was not created: .*exists",
         ("create", "bad name"): "'bad name'|TOPIC_EXCEPTION",
-        ("create", "s", "--topics", "none"): "there is no topic 'none'",
+        ("create", "s", "--topics", "none"): "topic 'none' does not exist",
         ("describe", "one", "--topics", "clicks"): "'clicks' is not in snapshot 'one'",
     }.items():
         with pytest.raises(ExpectedError, match=error):
