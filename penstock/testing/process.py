@@ -1,12 +1,13 @@
 """Controls the process of the cluster from the test process: start it, send commands, end it.
 
-Invariant: after `close`, it has ended. If this process dies instead, the cluster's process exits
-when its stdin is closed. A response takes at most `RESPONSE_TIMEOUT_S`; errors include the log.
-Threads may share it.
+Invariant: after `close`, it has ended and its directory is deleted. If this process dies instead,
+the cluster's process does that when its stdin is closed. A response takes at most
+`RESPONSE_TIMEOUT_S`; errors include the log. Threads may share it.
 """
 
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ START_TIMEOUT_S: Final = 180.0
 RESPONSE_TIMEOUT_S: Final = 60.0
 """Longer than every deadline in the cluster's process, so a later response is a bug."""
 _STOP_TIMEOUT_S: Final = 5.0
+_MEMORY: Final = "/dev/shm"  # noqa: S108 - a private directory is made in it
 _LOG_LINES_MAX: Final = 40
 _LOG_BYTES_MAX: Final = 64 * 1024
 _T = TypeVar("_T")
@@ -48,6 +50,11 @@ class ClusterProcess:
         self._lock = threading.Lock()
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="penstock-pytest-log-")  # noqa: SIM115 - closed by `close`
         self._unread = b""
+        self._pending = 0
+        """Number of commands whose responses have not been read."""
+        self.directory = tempfile.mkdtemp(
+            prefix="penstock-pytest-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
+        )
         self.bootstrap_servers = ""
         self.security = PLAINTEXT
         """How clients connect, once the cluster is ready."""
@@ -60,6 +67,7 @@ class ClusterProcess:
             "-m",
             "penstock.testing.server",
             msgspec.json.encode(options).decode(),
+            self.directory,
         )
         environment = bytecode.environment(os.environ) | {
             "PYTHONPATH": os.pathsep.join(_import_path())
@@ -104,9 +112,14 @@ class ClusterProcess:
                 self._process.stdin.flush()
             except (OSError, ValueError):  # the pipe is broken, or `close` closed it
                 raise self._failure("is gone") from None
-            response = self._read(
-                CommandResponse, time.monotonic() + RESPONSE_TIMEOUT_S, "does not respond"
-            )
+            self._pending += 1
+            deadline = time.monotonic() + RESPONSE_TIMEOUT_S
+            # A timeout of a test or Ctrl-C may have interrupted the wait for earlier responses.
+            while True:
+                response = self._read(CommandResponse, deadline, "does not respond")
+                self._pending -= 1
+                if not self._pending:
+                    break
         if response.error:
             raise Refused(response.error)
         return response
@@ -138,6 +151,7 @@ class ClusterProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
         self._log.close()
 
     def _read(self, kind: type[_T], deadline: float, failed: str) -> _T:

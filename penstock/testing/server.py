@@ -1,8 +1,8 @@
-"""The process of a test cluster: `python -m penstock.testing.server OPTIONS`.
+"""The process of a test cluster: `python -m penstock.testing.server OPTIONS DIRECTORY`.
 
 Commands arrive on stdin, and stdout contains only responses. The cluster does not run in a thread
 of pytest, because tests may patch `time`, fork, hold the GIL or measure coverage. The process exits
-when stdin is closed and deletes its directory. Must not import pytest.
+when stdin is closed and deletes the directory. Must not import pytest.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import gc
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, TextIO
@@ -29,8 +28,6 @@ from penstock.testing.options import Options  # noqa: E402
 if TYPE_CHECKING:
     from penstock.testing.nodes import Nodes
 
-PREFIX: Final = "penstock-pytest-"
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _TRIES_MAX: Final = 5
 _RPC_FAILED: Final = "the request to the cluster failed"
 
@@ -43,9 +40,7 @@ def main() -> None:
     logs.configure(options.log_level)
     import uvloop
 
-    directory = Path(
-        tempfile.mkdtemp(prefix=PREFIX, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-    )
+    directory = Path(sys.argv[2])
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options, directory, output))
@@ -69,7 +64,7 @@ async def _serve(options: Options, directory: Path, output: TextIO) -> None:
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
     )
     while line := await commands.readline():
-        _write_line(output, await _respond(nodes, msgspec.json.decode(line, type=AnyCommand)))
+        _write_line(output, await _respond(nodes, line))
     # All data is in memory and no longer needed, so an orderly shutdown is unnecessary.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
@@ -104,12 +99,14 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], 
     raise AssertionError("unreachable")
 
 
-async def _respond(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
+async def _respond(nodes: "Nodes", line: bytes) -> CommandResponse:
     from penstock.controller.api.errors import ControllerError
     from penstock.testing.nodes import Refused
 
     try:
-        return await _do(nodes, command)
+        return await _do(nodes, msgspec.json.decode(line, type=AnyCommand))
+    except msgspec.ValidationError as error:
+        return CommandResponse(error=f"an argument has the wrong type: {error}")
     except Refused as error:
         return CommandResponse(error=str(error))
     except (ControllerError, TimeoutError) as error:

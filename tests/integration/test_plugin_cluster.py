@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -22,6 +23,10 @@ from tests.support.dev_cluster import is_gone
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
+
+
+class InterruptedWait(BaseException):
+    """Interrupts a call from a signal handler."""
 
 
 class Run:
@@ -220,6 +225,7 @@ def test_consume_reports_missing_records(cluster: Penstock) -> None:
 
 def test_invalid_calls_are_explained(run: Run, cluster: Penstock) -> None:
     cluster.topic("orders", 2)
+    wrong_type = cast("int", "0")
     mistakes = {
         "topic 'order' does not exist; did you mean 'orders'": lambda: cluster.consume("order"),
         r"topic 'xyz' does not exist; create it first: penstock.topic\('xyz'\)": lambda: (
@@ -231,6 +237,7 @@ def test_invalid_calls_are_explained(run: Run, cluster: Penstock) -> None:
         ),
         "has no value": lambda: cluster.produce("orders"),
         "broker 7 does not exist: ids are 0 to 1": lambda: cluster.kill_broker(7),
+        "wrong type: Expected `int`, got `str`": lambda: cluster.kill_broker(wrong_type),
         "did you mean retention.ms": lambda: cluster.topic("t", config={"retention.m": 1}),
         r"error_rate=2\) is not allowed: 0.0 to 1.0": lambda: cluster.store_faults(
             error_rate=2
@@ -271,6 +278,26 @@ def test_dead_cluster_is_reported_with_its_log() -> None:
         cluster.kill_broker(0)
     cluster._client.close()
     process.close()
+    assert not Path(process.directory).exists()
+
+
+def test_interrupted_wait_for_a_response_does_not_shift_later_ones(run: Run) -> None:
+    """As by the signal of pytest-timeout."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise InterruptedWait
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    os.kill(run.process.pid, signal.SIGSTOP)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(InterruptedWait):
+            run.cluster.restart_broker(0)
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(PenstockError, match="broker 7 does not exist"):
+        run.cluster.restart_broker(7)
 
 
 def test_cluster_ends_with_its_test_run() -> None:
@@ -280,7 +307,7 @@ def test_cluster_ends_with_its_test_run() -> None:
         "from penstock.testing.process import ClusterProcess\n"
         "process = ClusterProcess(Options(brokers=1))\n"
         "process.wait_ready()\n"
-        "print(process.pid, flush=True)\n"
+        "print(process.pid, process.directory, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run(
@@ -290,9 +317,7 @@ def test_cluster_ends_with_its_test_run() -> None:
         timeout=PATIENCE_S,
         check=False,
     )
-    pid = int(done.stdout)
-    wait_until(lambda: is_gone(pid))
+    pid, directory = done.stdout.split()
+    wait_until(lambda: is_gone(int(pid)))
     assert done.returncode == -signal.SIGKILL
-    assert [
-        path for path in Path("/dev/shm").glob("penstock-pytest-*") if str(pid) in path.name
-    ] == []
+    assert not Path(directory).exists()
