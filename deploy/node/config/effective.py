@@ -268,6 +268,8 @@ def _renamed(config_type: type[Any], text: str) -> str:
 
 
 def _quoted(field: Field, value: object) -> str:
+    if field.setting.kind is Kind.SECRET:
+        return repr(HIDDEN)  # also a number or list from a file
     return repr(_without_secrets(field, value) if isinstance(value, str) else value)
 
 

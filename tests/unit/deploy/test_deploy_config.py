@@ -600,6 +600,17 @@ def test_help_lists_every_setting_with_the_first_sentence_of_its_description(
         assert first_sentence(field.doc) in shown
 
 
+@pytest.mark.parametrize("text", ["20261130", '["20261130"]'])
+def test_secrets_of_the_wrong_type_are_not_shown(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "penstock.toml"
+    path.write_text(f"ssl.key.password = {text}\n")
+    with pytest.raises(
+        UsageError, match=r"ssl\.key\.password='.*' is not allowed: text"
+    ) as refused:
+        load("broker", ["--store", "memory:", "--config", str(path)], {})
+    assert "20261130" not in str(refused.value)
+
+
 def test_config_show_prints_values_and_sources_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
