@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, Self
 
@@ -37,6 +39,7 @@ class LocalCluster:
         self._directory = tempfile.TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
         self.state_path = Path(self._directory.name) / "state.json"
         self._process: subprocess.Popen[str] | None = None
+        self._closed = threading.Event()
         self.ready_line = ""
 
     def __enter__(self) -> Self:
@@ -127,9 +130,33 @@ class LocalCluster:
             process.stdout.close()
         if process is not None and process.returncode:  # was killed or failed
             remove_leftovers()
+        self._closed.set()
         self._directory.cleanup()
 
     def _start(self) -> None:
+        # Linux ends the cluster with the thread that starts it (`deploy.node.lifeline`). The
+        # caller's thread may end first.
+        starting: Future[subprocess.Popen[str]] = Future()
+        threading.Thread(target=self._own, args=(starting,), daemon=True).start()
+        self._process = starting.result()
+        assert self._process.stdout is not None
+        self.ready_line = self._process.stdout.readline().strip()
+        if not self.ready_line.startswith("ready:"):
+            raise ClusterFailed(
+                "the local cluster did not start (exit code"
+                f" {self._process.wait(READY_TIMEOUT_S)}); its log is above"
+            )
+
+    def _own(self, starting: "Future[subprocess.Popen[str]]") -> None:
+        """Start the process, and wait until the cluster is closed."""
+        try:
+            starting.set_result(self._popen())
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            starting.set_exception(error)
+            return
+        self._closed.wait()
+
+    def _popen(self) -> subprocess.Popen[str]:
         command = (
             sys.executable,
             "-P",
@@ -141,13 +168,6 @@ class LocalCluster:
             *self._arguments,
         )
         environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
-        self._process = subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.PIPE, text=True, env=environment, process_group=0
         )
-        assert self._process.stdout is not None
-        self.ready_line = self._process.stdout.readline().strip()
-        if not self.ready_line.startswith("ready:"):
-            raise ClusterFailed(
-                "the local cluster did not start (exit code"
-                f" {self._process.wait(READY_TIMEOUT_S)}); its log is above"
-            )

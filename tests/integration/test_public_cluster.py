@@ -3,6 +3,7 @@ remains after close.
 """
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import Cluster, ClusterFailed, ManifestNotFound, scan, topics
 from penstock.deploy.clients.state_file import is_running
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 COUNT = 100
 
@@ -56,3 +57,25 @@ def test_producer_and_scan_use_an_in_memory_cluster() -> None:
     assert not any(is_running(pid) for pid in pids)
     with pytest.raises(ClusterFailed, match="not running"):
         _ = cluster.store
+
+
+@pytest.mark.costly("three processes start")
+def test_cluster_outlives_the_thread_that_started_it() -> None:
+    cluster = Cluster()
+    ids: list[int] = []
+
+    def start() -> None:
+        ids.append(threading.get_native_id())
+        cluster.start()
+
+    try:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        wait_until(lambda: not Path(f"/proc/self/task/{ids[0]}").exists())
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        producer.produce("orders", "paid")
+        assert producer.flush(PATIENCE_S) == 0
+        assert is_running(cluster._running().state().pid)
+    finally:
+        cluster.close()
