@@ -23,10 +23,8 @@ from penstock.broker.groups.share.model import ShareHeartbeatRequest
 from penstock.broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.group_coordinators import JOINING, TOPOLOGY, image_with
 from tests.support.share_states import MemoryShareStates
-from tests.unit.broker.test_consumer_coordinator import image_with
-from tests.unit.broker.test_late_requests import JOINING
-from tests.unit.broker.test_streams_groups import TOPOLOGY
 
 KEY = ("t", 0)
 KINDS = (

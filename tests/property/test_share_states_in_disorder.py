@@ -25,9 +25,8 @@ from penstock.broker.groups.share.state.model import (
 from penstock.protocol.error_codes import ErrorCode
 from tests.sim.mutants import planted
 from tests.support.coordinator_log import MemoryLog
+from tests.support.group_coordinators import TOPIC_ID, Coordinators
 from tests.support.share_states import MemoryShareStates
-from tests.unit.broker.test_consumer_coordinator import TOPIC_ID
-from tests.unit.broker.test_share_groups import coordinator_on
 
 KEY = SharePartitionKey("g", TOPIC_ID, 0)
 STEPS = 80
@@ -160,7 +159,7 @@ class Run:
 
     def _begin(self) -> None:
         self._owned = OwnedLog(self._log)
-        self._now = coordinator_on(self._owned, self._states, partitions=1)
+        self._now = Coordinators(self._owned, self._states).start(partitions=1)
         self._all.append(self._now)
 
     def _share(self) -> ShareGroup | None:

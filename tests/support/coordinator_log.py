@@ -3,7 +3,8 @@ become durable.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
 
 from penstock.broker.coordination.log import (
     Done,
@@ -75,6 +76,14 @@ class MemoryLog:
         self.appended.set()
         if not self.hold:
             asyncio.get_running_loop().call_soon(self.release)
+
+    async def holding(self, request: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Start the request; return once its record is appended but not yet durable."""
+        self.hold = True
+        self.appended.clear()
+        task = asyncio.create_task(request)
+        await self.appended.wait()
+        return task
 
     def release(self, error: ErrorCode = ErrorCode.NONE, count: int | None = None) -> None:
         """Complete the oldest `count` appends, or all."""

@@ -3,7 +3,6 @@ and groups that change their protocol.
 """
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,12 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.groups.classic.embedded import decode_assignment, encode_assignment
 from penstock.broker.groups.classic.model import (
-    GroupLimits,
     JoinRequest,
     Protocol,
     SyncRequest,
@@ -31,67 +28,20 @@ from penstock.broker.groups.common.records import (
     encode_consumer_key,
 )
 from penstock.broker.groups.common.topics import CHECKED_PER_SLICE_COUNT
-from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
+from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.broker.groups.coordinator.descriptions import GroupDescription
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.coordinator.shard import Group
 from penstock.broker.groups.offsets.records import CommittedOffset
-from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import PartitionRecord, TopicRecord
+from penstock.controller.metadata.records import TopicRecord
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
+from tests.support.group_coordinators import TOPIC_ID, group_of, image_with
 from tests.support.waiting import until
 
-TOPIC_ID = UUID(int=7)
 KEY = ("t", 0)
 OFFSET = CommittedOffset(7, -1, "", 1_700_000_000_000)
-
-
-def now_ms() -> int:
-    return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
-
-
-def coordinator_on(
-    log: MemoryLog,
-    *,
-    compaction: CompactionLimits | None = None,
-    initial_rebalance_delay_ms: int = 0,
-    **limits: Any,
-) -> GroupCoordinator:
-    numbers = itertools.count()
-    coordinator = GroupCoordinator(
-        log,
-        GroupLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms),
-        now_ms=now_ms,
-        new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
-        consumer_limits=lambda _: ConsumerLimits(**limits),
-        compaction=compaction,
-    )
-    coordinator.topics.reset(image_with(4))
-    for partition in range(log.partition_count):
-        coordinator.partition_opened(partition)
-    return coordinator
-
-
-def image_with(partition_count: int) -> MetadataImage:
-    image = MetadataImage()
-    image.topics.create(TopicRecord(topic_id=TOPIC_ID, name="t"))
-    for index in range(partition_count):
-        image.topics.set_partition(
-            PartitionRecord(
-                topic_id=TOPIC_ID,
-                partition=index,
-                replicas=(NodeId(0),),
-                leader=NodeId(0),
-                leader_node_epoch=NodeEpoch(1),
-                leader_epoch=StreamEpoch(0),
-                meta_stream_id=StreamId(3 * index),
-                data_stream_id=StreamId(3 * index + 1),
-                txn_stream_id=StreamId(3 * index + 2),
-            )
-        )
-    return image
 
 
 async def send(
@@ -105,20 +55,6 @@ async def send(
 async def join(coordinator: GroupCoordinator, member_id: str, **fields: Any) -> HeartbeatResult:
     fields = {"rebalance_timeout_ms": 60_000, "owned": {}, "subscribed_names": ("t",)} | fields
     return await send(coordinator, member_id, 0, **fields)
-
-
-async def other(log: MemoryLog, coordinator: GroupCoordinator, **limits: Any) -> GroupCoordinator:
-    """Return the next coordinator after it has loaded the log."""
-    coordinator.close()
-    following = coordinator_on(log, **limits)
-    await following.ready("g")
-    return following
-
-
-def group_of(coordinator: GroupCoordinator) -> Any:
-    group = coordinator.find("g", create=False)
-    assert not isinstance(group, ErrorCode), group
-    return group
 
 
 def live_kinds(log: MemoryLog) -> set[str]:
@@ -142,13 +78,8 @@ async def commit(
     return done[KEY]
 
 
-async def test_a_response_waits_until_its_records_are_durable() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
-    log.hold = True
-    joining = asyncio.create_task(join(coordinator, "a"))
-    await log.appended.wait()
+async def test_a_response_waits_until_its_records_are_durable(log, coordinator):
+    joining = await log.holding(join(coordinator, "a"))
     repeated = asyncio.create_task(send(coordinator, "a", 1, owned={}))
     describing = asyncio.create_task(coordinator.consumers.describe("g"))
     await asyncio.sleep(0)
@@ -160,16 +91,13 @@ async def test_a_response_waits_until_its_records_are_durable() -> None:
     assert (await joining).member_epoch == 1
     assert (await repeated).member_epoch == 1
     assert (await describing).epoch == 1
-    coordinator.close()
 
 
-async def test_a_failover_needs_no_rebalance() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_a_failover_needs_no_rebalance(coordinator, coordinators):
     first = await join(coordinator, "a", instance_id="i")
     await join(coordinator, "b", subscribed_names=None, subscribed_regex="t.*")
     before = group_of(coordinator).consumer
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     restored = group_of(following).consumer
     assert (restored.members, restored.targets) == (before.members, before.targets)
     assert restored.regexes == before.regexes
@@ -181,73 +109,58 @@ async def test_a_failover_needs_no_rebalance() -> None:
     beat = await send(following, "a", first.member_epoch, owned=first.assignment)
     assert beat.error is ErrorCode.NONE
     assert group_of(following).consumer.epoch == before.epoch
-    following.close()
 
 
-async def test_a_failed_append_is_reported_and_rolled_back() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_a_failed_append_is_reported_and_rolled_back(log, coordinator):
     await join(coordinator, "a")
-    log.hold = True
-    log.appended.clear()
-    joining = asyncio.create_task(join(coordinator, "b"))
-    await log.appended.wait()
+    joining = await log.holding(join(coordinator, "b"))
     log.hold = False
     log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await coordinator.ready("g")
     assert set(group_of(coordinator).consumer.members) == {"a"}
     assert (await join(coordinator, "b")).member_epoch == 2
-    coordinator.close()
 
 
-async def test_a_member_with_version_0_gets_an_id() -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
+async def test_a_member_with_version_0_gets_an_id(coordinator):
     request = HeartbeatRequest(
         "", 0, "app", rebalance_timeout_ms=1, owned={}, subscribed_names=("t",)
     )
     result = await coordinator.consumers.heartbeat("g", request, version=0)
     assert (result.error, result.member_id) == (ErrorCode.NONE, "app-0")
     assert set(group_of(coordinator).consumer.members) == {"app-0"}
-    coordinator.close()
 
 
-async def test_the_expiry_of_the_last_consumer_member_downgrades_the_group() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
-    await coordinator.ready("g")
+async def test_the_expiry_of_the_last_consumer_member_downgrades_the_group(coordinators):
+    coordinator = await coordinators.next(
+        consumer={"session_timeout_ms": 50, "heartbeat_interval_ms": 10}
+    )
     old = await classic_member(coordinator)
     await join(coordinator, "new")
     await until(lambda: coordinator.list_groups()[0].type is GroupType.CLASSIC)
     assert coordinator.heartbeat("g", old, None, 2) is ErrorCode.REBALANCE_IN_PROGRESS
-    coordinator.close()
 
 
-async def test_the_removal_of_silent_members_is_durable() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
+async def test_the_removal_of_silent_members_is_durable(log, coordinators):
+    coordinator = await coordinators.next(
+        consumer={"session_timeout_ms": 50, "heartbeat_interval_ms": 10}
+    )
     await join(coordinator, "a")
     await until(lambda: live_kinds(log) == {"GROUP", "TARGET_EPOCH"})
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert group_of(following).consumer.state is GroupState.EMPTY
     assert (await send(following, "a", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-    following.close()
 
 
-async def test_sessions_restart_at_the_next_coordinator() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_sessions_restart_at_the_next_coordinator(coordinator, coordinators):
     await join(coordinator, "a")
-    following = await other(log, coordinator, session_timeout_ms=50, heartbeat_interval_ms=10)
+    following = await coordinators.next(
+        consumer={"session_timeout_ms": 50, "heartbeat_interval_ms": 10}
+    )
     await until(lambda: group_of(following).consumer.members == {})
-    following.close()
 
 
-async def test_commits_are_checked_against_the_member_epoch() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+async def test_commits_are_checked_against_the_member_epoch(coordinator):
     assert await commit(coordinator, "a", 1) is ErrorCode.GROUP_ID_NOT_FOUND
     assert await commit(coordinator, "a", 1, supports_epochs=False) is ErrorCode.ILLEGAL_GENERATION
     await join(coordinator, "a")
@@ -262,7 +175,6 @@ async def test_commits_are_checked_against_the_member_epoch() -> None:
         found = coordinator.fetch_offsets("g", *member)
         assert not isinstance(found, ErrorCode)
         assert found.committed == {KEY: OFFSET}
-    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -276,22 +188,15 @@ async def test_commits_are_checked_against_the_member_epoch() -> None:
         (("", None, -1), ErrorCode.NONE),
     ],
 )
-async def test_commits_of_transactions_are_checked(
-    member: tuple[str, str | None, int], error: ErrorCode
-) -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_commits_of_transactions_are_checked(coordinator, member, error):
     await join(coordinator, "a")
     done = await coordinator.commit_transactional_offsets(
         "g", member, TransactionalProducer(1, 0), {KEY: OFFSET}
     )
     assert done[KEY] is error
-    coordinator.close()
 
 
-async def test_offsets_of_subscribed_topics_are_neither_deleted_nor_expired() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_offsets_of_subscribed_topics_are_neither_deleted_nor_expired(log, coordinator):
     await join(coordinator, "a")
     old = CommittedOffset(1, -1, "", 0)
     offsets = {KEY: old, ("u", 0): old}
@@ -304,12 +209,9 @@ async def test_offsets_of_subscribed_topics_are_neither_deleted_nor_expired() ->
     coordinator.expire()
     await until(lambda: coordinator.list_groups() == [])
     assert live_kinds(log) == set()
-    coordinator.close()
 
 
-async def test_groups_are_listed_and_deleted() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_groups_are_listed_and_deleted(states, coordinator, coordinators):
     await join(coordinator, "a")
     assert coordinator.list_groups() == [
         GroupDescription("g", GroupState.STABLE, "consumer", "", (), GroupType.CONSUMER)
@@ -323,9 +225,8 @@ async def test_groups_are_listed_and_deleted() -> None:
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     assert coordinator.list_groups() == []
     assert await coordinator.consumers.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert following.list_groups() == []
-    following.close()
 
 
 def classic_join(member_id: str = "", owned: Iterable[int] = (), **fields: Any) -> JoinRequest:
@@ -363,14 +264,11 @@ async def sync(
     return await coordinator.sync("g", request)
 
 
-async def test_a_live_group_is_upgraded_and_downgraded() -> None:
+async def test_a_live_group_is_upgraded_and_downgraded(log, coordinator, coordinators):
     """After a failover at any step, the next coordinator loads the same group."""
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
     old = await classic_member(coordinator)
     assert (await join(coordinator, "new")).assignment == {}
-    coordinator = await other(log, coordinator)
+    coordinator = await coordinators.next()
     assert coordinator.list_groups()[0].type is GroupType.CONSUMER
     assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     assert await commit(coordinator, old, 1, supports_epochs=False) is ErrorCode.NONE
@@ -379,7 +277,7 @@ async def test_a_live_group_is_upgraded_and_downgraded() -> None:
     assert (revoking.error, revoking.generation, revoking.leader) == (ErrorCode.NONE, 1, "")
     kept = decode_assignment((await sync(coordinator, old, 1)).assignment)["t"]
     assert len(kept) == 2
-    coordinator = await other(log, coordinator)
+    coordinator = await coordinators.next()
     assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     assert (await coordinator.join("g", classic_join(old, kept))).generation == 2
     assert decode_assignment((await sync(coordinator, old, 2)).assignment) == {"t": kept}
@@ -387,35 +285,27 @@ async def test_a_live_group_is_upgraded_and_downgraded() -> None:
     gained = await send(coordinator, "new", 2, owned={})
     assert gained.assignment == {TOPIC_ID: frozenset(range(4)) - kept}
     assert (await send(coordinator, "new", -1)).error is ErrorCode.NONE
-    coordinator = await other(log, coordinator)
+    coordinator = await coordinators.next()
     assert coordinator.list_groups()[0].type is GroupType.CLASSIC
     assert live_kinds(log) == set()
     assert coordinator.heartbeat("g", old, None, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     rejoined = await coordinator.join("g", classic_join(old))
     assert (rejoined.generation, rejoined.leader) == (3, old)
-    coordinator.close()
 
 
-async def test_a_static_member_changes_its_protocol_by_restarting() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+async def test_a_static_member_changes_its_protocol_by_restarting(coordinator, coordinators):
     await join(coordinator, "a", instance_id="i")
     back = await coordinator.join("g", classic_join(instance_id="i"))
     assert (back.error, back.generation) == (ErrorCode.NONE, 1)
     assert coordinator.list_groups()[0].type is GroupType.CLASSIC
     again = await coordinator.join("g", classic_join(back.member_id, instance_id="i"))
     assert (again.generation, again.leader) == (2, back.member_id)
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert (await join(following, "b", instance_id="i")).error is ErrorCode.NONE
     assert set(group_of(following).consumer.members) == {"b"}
-    following.close()
 
 
-async def test_waiting_classic_members_are_told_to_rejoin() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+async def test_waiting_classic_members_are_told_to_rejoin(coordinator):
     old = await classic_member(coordinator)
     waiting = asyncio.create_task(coordinator.join("g", classic_join(client_id="second")))
     await until(lambda: group_of(coordinator).classic.state is GroupState.PREPARING_REBALANCE)
@@ -424,18 +314,13 @@ async def test_waiting_classic_members_are_told_to_rejoin() -> None:
     members = group_of(coordinator).consumer.members
     assert len(members) == 3
     assert old in members
-    coordinator.close()
 
 
-async def test_classic_members_have_to_join_and_sync_in_time() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+async def test_classic_members_have_to_join_and_sync_in_time(coordinator):
     await join(coordinator, "new")
     joined = await coordinator.join("g", classic_join(rebalance_timeout_ms=50))
     assert joined.error is ErrorCode.NONE
     await until(lambda: set(group_of(coordinator).consumer.members) == {"new"})
-    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -448,11 +333,9 @@ async def test_classic_members_have_to_join_and_sync_in_time() -> None:
     ],
 )
 async def test_the_migration_policy_decides_about_upgrades_and_downgrades(
-    migration: str, may_upgrade: bool, type_in_the_end: GroupType
-) -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log, migration=migration)
-    await coordinator.ready("g")
+    coordinators, migration, may_upgrade, type_in_the_end
+):
+    coordinator = await coordinators.next(consumer={"migration": migration})
     await classic_member(coordinator)
     upgrade = await join(coordinator, "new")
     if may_upgrade:
@@ -462,7 +345,6 @@ async def test_the_migration_policy_decides_about_upgrades_and_downgrades(
         assert upgrade.error is ErrorCode.GROUP_ID_NOT_FOUND
         assert upgrade.message == "Group g is not a consumer group."
     assert coordinator.list_groups()[0].type is type_in_the_end
-    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -470,40 +352,28 @@ async def test_the_migration_policy_decides_about_upgrades_and_downgrades(
     [("i", ("t",), 1), ("i", ("t", "u"), 2), ("j", ("t",), 2), (None, ("t",), 2)],
 )
 async def test_an_upgrade_starts_an_epoch_only_if_the_group_changes(
-    instance_id: str | None, topics: tuple[str, ...], epoch: int
-) -> None:
+    coordinator, instance_id, topics, epoch
+):
     """A static member that returns with the consumer protocol changes only its own state."""
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
     joined = await coordinator.join("g", classic_join(instance_id="i"))
     assert (joined.error, joined.generation) == (ErrorCode.NONE, 1)
     upgrade = await join(coordinator, "new", instance_id=instance_id, subscribed_names=topics)
     assert (upgrade.error, upgrade.member_epoch) == (ErrorCode.NONE, epoch)
     assert group_of(coordinator).consumer.epoch == epoch
-    coordinator.close()
 
 
-async def test_an_upgrade_that_is_not_written_changes_nothing() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+async def test_an_upgrade_that_is_not_written_changes_nothing(log, coordinator):
     old = await classic_member(coordinator)
-    log.hold = True
-    log.appended.clear()
-    joining = asyncio.create_task(join(coordinator, "new"))
-    await log.appended.wait()
+    joining = await log.holding(join(coordinator, "new"))
     log.hold = False
     log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await coordinator.ready("g")
     assert coordinator.list_groups()[0].type is GroupType.CLASSIC
     assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.NONE
-    coordinator.close()
 
 
-async def test_an_empty_group_changes_its_protocol() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_an_empty_group_changes_its_protocol(log, coordinator, coordinators):
     await join(coordinator, "a")
     await commit(coordinator, "a", 1)
     refused = await coordinator.join("g", classic_join(protocol_type="connect"))
@@ -514,18 +384,15 @@ async def test_an_empty_group_changes_its_protocol() -> None:
     await until(lambda: live_kinds(log) == set())
     await coordinator.leave("g", [(joined.member_id, None)])
     assert (await join(coordinator, "b")).member_epoch == 1
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     group = group_of(following)
     assert (set(group.consumer.members), group.record) == ({"b"}, None)
     assert group.offsets.committed == {KEY: OFFSET}
-    following.close()
 
 
 async def test_a_change_of_the_protocol_that_the_log_rejects_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+    log, coordinator, monkeypatch
+):
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
     rejected = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -536,15 +403,11 @@ async def test_a_change_of_the_protocol_that_the_log_rejects_changes_nothing(
     assert not group_of(coordinator).classic.members
     assert group_of(coordinator).consumer.epoch == 2
     assert (await join(coordinator, "b")).member_epoch == 3
-    coordinator.close()
 
 
 async def test_leave_group_responses_wait_for_durability(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
+    log, coordinator, coordinators, monkeypatch
+):
     old = await classic_member(coordinator)
     await join(coordinator, "new")
     rejected = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -552,68 +415,57 @@ async def test_leave_group_responses_wait_for_durability(
     assert await coordinator.leave("g", [(old, None)]) is rejected
     monkeypatch.undo()
     assert set(group_of(coordinator).consumer.members) == {old, "new"}
-    log.hold = True
-    leaving = asyncio.create_task(coordinator.leave("g", [(old, None)]))
-    await until(lambda: bool(log.held))
+    leaving = await log.holding(coordinator.leave("g", [(old, None)]))
     assert not leaving.done()
     log.release()
     assert await leaving == [ErrorCode.NONE]
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert set(group_of(following).consumer.members) == {"new"}
-    following.close()
 
 
-async def test_a_classic_group_in_its_initial_delay_writes_no_further_records() -> None:
+async def test_a_classic_group_in_its_initial_delay_writes_no_further_records(coordinators):
     """Its only member leaves while the first rebalance is delayed, and another member has announced
     itself.
     """
-    log = MemoryLog()
-    coordinator = coordinator_on(log, initial_rebalance_delay_ms=50)
-    await coordinator.ready("g")
+    coordinator = await coordinators.next(delay_ms=50)
     waiting = asyncio.create_task(coordinator.join("g", classic_join()))
     await until(lambda: isinstance(coordinator.find("g", create=False), Group))
     await coordinator.leave("g", [(next(iter(group_of(coordinator).classic.members)), None)])
     assert (await waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert (await join(coordinator, "a")).member_epoch == 1
     assert group_of(coordinator).classic.next_deadline_ms() is None
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert group_of(following).record is None
-    following.close()
 
 
-async def test_a_rejected_heartbeat_creates_no_group() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_a_rejected_heartbeat_creates_no_group(coordinator):
     refused = await join(coordinator, "a", subscribed_names=None, subscribed_regex="a(")
     assert refused.error is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert coordinator.list_groups() == []
     assert (await send(coordinator, "a", 3)).error is ErrorCode.GROUP_ID_NOT_FOUND
-    coordinator.close()
 
 
-async def test_compaction_keeps_the_records_of_consumer_groups() -> None:
-    log = MemoryLog(1)
+async def test_compaction_keeps_the_records_of_consumer_groups(log, coordinators):
     limits = CompactionLimits(log_bytes_min=20_000, factor=2, slice_count=3)
-    coordinator = coordinator_on(log, compaction=limits)
+    coordinator = await coordinators.next(compaction=limits)
     await join(coordinator, "stays")
     for number in range(60):
         await join(coordinator, f"m{number}")
         await send(coordinator, f"m{number}", -1)
-    await until(lambda: log.starts.get(0, 0) > 0)
+    await until(lambda: bool(log.starts))
     before = group_of(coordinator).consumer
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     restored = group_of(following).consumer
     assert restored.members == before.members
     assert (restored.epoch, restored.target_epoch) == (before.epoch, before.target_epoch)
     gone = encode_consumer_key(ConsumerRecordKey(ConsumerRecordKind.MEMBER, "g", "m1"))
     assert gone not in group_of(following).consumer_records
-    following.close()
 
 
-async def test_matching_thousands_of_topics_yields_to_the_event_loop() -> None:
+async def test_matching_thousands_of_topics_yields_to_the_event_loop(coordinator):
     """Each iteration of the event loop matches one slice; without slices, one iteration would match
     all.
     """
-    coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
     for number in range(5_000):
         image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
@@ -633,12 +485,10 @@ async def test_matching_thousands_of_topics_yields_to_the_event_loop() -> None:
     assert group.consumer is not None
     found = group.consumer.regexes["x-1.*|t"].topics
     assert len(found) == 1 + sum(str(n).startswith("1") for n in range(5_000))
-    coordinator.close()
 
 
-async def test_authorizing_thousands_of_topics_yields_to_the_event_loop() -> None:
+async def test_authorizing_thousands_of_topics_yields_to_the_event_loop(coordinator):
     """Each iteration of the event loop checks one slice of topics that were not checked before."""
-    coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
     for number in range(5 * CHECKED_PER_SLICE_COUNT):
         image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
@@ -663,4 +513,3 @@ async def test_authorizing_thousands_of_topics_yields_to_the_event_loop() -> Non
     assert max(Counter(requested.values()).values()) == CHECKED_PER_SLICE_COUNT
     found = group_of(coordinator).consumer.regexes["x-.*|t"].topics
     assert found == {name for name in requested if name.endswith("7")}
-    coordinator.close()

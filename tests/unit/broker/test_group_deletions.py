@@ -3,57 +3,36 @@ the group that they joined.
 """
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from penstock.broker.groups.classic.model import GroupLimits, SyncRequest
+from penstock.broker.groups.classic.model import SyncRequest
 from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
-from penstock.broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
+from penstock.broker.groups.streams.model import StreamsHeartbeatRequest
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.coordinator_log import MemoryLog
-from tests.support.share_states import MemoryShareStates
+from tests.support.group_coordinators import JOINING, TOPOLOGY, Coordinators, group_of
 from tests.support.waiting import until
-from tests.unit.broker.test_consumer_coordinator import group_of, image_with, now_ms
-from tests.unit.broker.test_late_requests import JOINING
-from tests.unit.broker.test_streams_groups import TOPOLOGY
 
 Beat = Callable[[GroupCoordinator, str, int], Awaitable[Any]]
 
 
 class Groups:
-    """A log, and the coordinators that read it one after another."""
+    """The current coordinator of a log."""
 
-    def __init__(self) -> None:
-        self.log = MemoryLog()
-        self._states = MemoryShareStates()
-        self.coordinator = self._next()
-
-    def _next(self) -> GroupCoordinator:
-        numbers = itertools.count()
-        coordinator = GroupCoordinator(
-            self.log,
-            GroupLimits(initial_rebalance_delay_ms=0),
-            now_ms=now_ms,
-            new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
-            share_states=self._states,
-            streams_limits=lambda _: StreamsLimits(initial_rebalance_delay_ms=60_000),
-        )
-        coordinator.topics.reset(image_with(4))
-        for partition in range(self.log.partition_count):
-            coordinator.partition_opened(partition)
-        return coordinator
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+        self.log = coordinators.log
 
     async def fail_over(self) -> Any:
         """Return the group as loaded by the next coordinator."""
-        self.coordinator.close()
-        self.coordinator = self._next()
-        await self.coordinator.ready("g")
-        return group_of(self.coordinator)
+        self.coordinator = await self._coordinators.next(
+            streams={"initial_rebalance_delay_ms": 60_000}
+        )
+        return self.coordinator.find("g", create=False)
 
     async def begin(self, trigger: str) -> asyncio.Task[ErrorCode]:
         """Keep the tombstones of the group in flight, and nothing else."""
@@ -106,6 +85,13 @@ async def share(coordinator: GroupCoordinator, member_id: str, epoch: int) -> An
     return await coordinator.shares.heartbeat("g", request)
 
 
+@pytest.fixture
+async def groups(coordinators: Coordinators) -> Groups:
+    started = Groups(coordinators)
+    await started.fail_over()
+    return started
+
+
 CASES = [
     (consumer, "DeleteGroups"),
     (consumer, "expiry"),
@@ -117,7 +103,6 @@ CASES = [
 
 async def emptied(groups: Groups, beat: Beat) -> int:
     """Let members join and leave. Returns the epoch of the now empty group."""
-    await groups.coordinator.ready("g")
     for number in range(3):
         joined = await beat(groups.coordinator, f"m{number}", 0)
         assert joined.error is ErrorCode.NONE
@@ -127,10 +112,7 @@ async def emptied(groups: Groups, beat: Beat) -> int:
 
 
 @pytest.mark.parametrize(("beat", "trigger"), CASES)
-async def test_a_member_that_joins_during_the_deletion_starts_a_new_group(
-    beat: Beat, trigger: str
-) -> None:
-    groups = Groups()
+async def test_a_member_that_joins_during_the_deletion_starts_a_new_group(groups, beat, trigger):
     before = await emptied(groups, beat)
     deletion = await groups.begin(trigger)
     joining = asyncio.create_task(beat(groups.coordinator, "m", 0))
@@ -146,15 +128,11 @@ async def test_a_member_that_joins_during_the_deletion_starts_a_new_group(
     assert joined.member_epoch < before
     assert found.members["m"].current == known.members["m"].current
     assert (await beat(groups.coordinator, "m", joined.member_epoch)).error is ErrorCode.NONE
-    groups.coordinator.close()
 
 
 @pytest.mark.parametrize(("beat", "trigger"), CASES)
 @pytest.mark.parametrize("is_immediate", [False, True])
-async def test_a_failed_deletion_changes_nothing(
-    beat: Beat, trigger: str, is_immediate: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = Groups()
+async def test_a_failed_deletion_changes_nothing(groups, beat, trigger, is_immediate, monkeypatch):
     before = await emptied(groups, beat)
     if is_immediate and beat is not share:
         monkeypatch.setattr(
@@ -176,12 +154,10 @@ async def test_a_failed_deletion_changes_nothing(
     assert group_of(groups.coordinator).modern.epoch == before
     assert (await beat(groups.coordinator, "m", 0)).error is ErrorCode.NONE
     (await groups.fail_over()).modern.check_invariants()
-    groups.coordinator.close()
 
 
 @pytest.mark.parametrize("beat", [consumer, streams, share])
-async def test_a_group_that_is_being_deleted_is_not_described(beat: Beat) -> None:
-    groups = Groups()
+async def test_a_group_that_is_being_deleted_is_not_described(groups, beat):
     await emptied(groups, beat)
     deletion = await groups.begin("DeleteGroups")
     for described in (groups.coordinator.consumers, groups.coordinator.streams):
@@ -190,13 +166,10 @@ async def test_a_group_that_is_being_deleted_is_not_described(beat: Beat) -> Non
     groups.end()
     assert await deletion is ErrorCode.NONE
     assert groups.coordinator.list_groups() == []
-    groups.coordinator.close()
 
 
 @pytest.mark.parametrize("trigger", ["DeleteGroups", "expiry"])
-async def test_a_classic_member_that_joins_during_the_deletion_stays(trigger: str) -> None:
-    groups = Groups()
-    await groups.coordinator.ready("g")
+async def test_a_classic_member_that_joins_during_the_deletion_stays(groups, trigger):
 
     async def join() -> Any:
         joined = await groups.coordinator.join("g", JOINING)
@@ -217,4 +190,3 @@ async def test_a_classic_member_that_joins_during_the_deletion_stays(trigger: st
     assert await deletion is ErrorCode.NONE
     found = (await groups.fail_over()).classic
     assert list(found.members) == [joined.member_id]
-    groups.coordinator.close()

@@ -4,7 +4,6 @@ survives a coordinator failover.
 
 import asyncio
 import contextlib
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -41,30 +40,31 @@ from penstock.broker.groups.offsets.records import (
 )
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.group_coordinators import Coordinators, now_ms
 from tests.support.waiting import PATIENCE_S
 
 
-def now_ms() -> int:
-    return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+def offset(value, metadata="", committed_ms=1) -> CommittedOffset:
+    return CommittedOffset(value, -1, metadata, committed_ms)
 
 
-def coordinator_on(log: MemoryLog) -> GroupCoordinator:
-    numbers = itertools.count()
-    coordinator = GroupCoordinator(
-        log,
-        GroupLimits(initial_rebalance_delay_ms=0),
-        now_ms=now_ms,
-        new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
+async def commit(coordinator, offsets, group_id="g"):
+    """Commit as a standalone consumer."""
+    return await coordinator.commit_offsets(group_id, "", None, -1, offsets)
+
+
+async def stage(coordinator, offsets, group_id="g"):
+    """Commit within a transaction."""
+    return await coordinator.commit_transactional_offsets(group_id, ANYBODY, PRODUCER, offsets)
+
+
+def complete(log, coordinator):
+    """Append a commit marker, and release it."""
+    at = coordinator.partition_of("g")
+    log.append_marker(
+        at, 7, committed=True, done=lambda _: coordinator.complete_transaction(at, 7, True)
     )
-    for partition in range(log.partition_count):
-        coordinator.partition_opened(partition)
-    return coordinator
-
-
-async def loaded(coordinator: GroupCoordinator, group_id: str = "g") -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while coordinator.fetch_offsets(group_id) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    log.release()
 
 
 def committed(found: GroupOffsets | ErrorCode) -> dict[TopicPartition, CommittedOffset]:
@@ -86,22 +86,16 @@ def joining(member_id: str = "") -> JoinRequest:
     )
 
 
-async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets() -> None:
+async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets(log, coordinator):
     """The next coordinator may have newer offsets. Commits are safe here, because their responses
     wait until they are durable.
     """
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
     log.leads_alone = False
     key = ("t", 0)
-    assert await coordinator.commit_offsets(
-        "g", "", None, -1, {key: CommittedOffset(7, -1, "", 1)}
-    ) == {key: ErrorCode.NONE}
+    assert await commit(coordinator, {key: offset(7)}) == {key: ErrorCode.NONE}
     assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR
     log.leads_alone = True
-    assert committed(coordinator.fetch_offsets("g")) == {key: CommittedOffset(7, -1, "", 1)}
-    coordinator.close()
+    assert committed(coordinator.fetch_offsets("g")) == {key: offset(7)}
 
 
 @pytest.mark.parametrize(
@@ -113,77 +107,48 @@ async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets() ->
     ],
     ids=["protocols", "subscription", "name"],
 )
-async def test_large_joins_are_rejected(protocols: list[Protocol]) -> None:
+async def test_large_joins_are_rejected(coordinator, protocols):
     """Each join compares the protocols of all members on the event loop."""
-    coordinator = coordinator_on(MemoryLog())
-    await loaded(coordinator)
     large = replace(joining(), protocols=tuple(protocols))
     assert (await coordinator.join("g", large)).error is ErrorCode.INVALID_REQUEST
-    coordinator.close()
 
 
-async def test_offsets_are_visible_only_when_durable() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    log.hold = True
-    log.appended.clear()
-    commit = asyncio.create_task(
-        coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)})
-    )
-    await log.appended.wait()
+async def test_offsets_are_visible_only_when_durable(log, coordinator):
+    committing = await log.holding(commit(coordinator, {("t", 0): offset(7)}))
     assert committed(coordinator.fetch_offsets("g")) == {}
     log.release()
-    assert await commit == {("t", 0): ErrorCode.NONE}
-    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): CommittedOffset(7, -1, "", 1)}
-    coordinator.close()
+    assert await committing == {("t", 0): ErrorCode.NONE}
+    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): offset(7)}
 
 
-async def test_a_failed_append_is_reported_and_changes_nothing() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    log.hold = True
-    log.appended.clear()
-    commit = asyncio.create_task(
-        coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)})
-    )
-    await log.appended.wait()
+async def test_a_failed_append_is_reported_and_changes_nothing(log, coordinator):
+    committing = await log.holding(commit(coordinator, {("t", 0): offset(7)}))
     log.release(ErrorCode.NOT_COORDINATOR)
-    assert await commit == {("t", 0): ErrorCode.NOT_COORDINATOR}
+    assert await committing == {("t", 0): ErrorCode.NOT_COORDINATOR}
     assert committed(coordinator.fetch_offsets("g")) == {}
-    coordinator.close()
 
 
-async def test_the_next_coordinator_loads_members_generation_and_offsets() -> None:
-    log = MemoryLog()
-    first = coordinator_on(log)
-    await loaded(first)
-    joined = await first.join("g", joining())
-    synced = await first.sync(
+async def test_the_next_coordinator_loads_members_generation_and_offsets(coordinator, coordinators):
+    joined = await coordinator.join("g", joining())
+    synced = await coordinator.sync(
         "g",
         SyncRequest(
             joined.member_id, None, joined.generation, None, None, {joined.member_id: b"mine"}
         ),
     )
     assert synced.assignment == b"mine"
-    await first.commit_offsets(
+    await coordinator.commit_offsets(
         "g",
         joined.member_id,
         None,
         joined.generation,
         {("t", 1): CommittedOffset(42, 3, "note", 1)},
     )
-    first.close()
-
-    second = coordinator_on(log)
-    await loaded(second)
+    second = await coordinators.next()
     assert second.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
     assert committed(second.fetch_offsets("g")) == {("t", 1): CommittedOffset(42, 3, "note", 1)}
     description = second.describe_group("g")
-    assert not isinstance(description, ErrorCode)
     assert (description.state, description.protocol) == (GroupState.STABLE, "range")
-    second.close()
 
 
 async def test_requests_wait_for_a_loading_group_but_not_for_one_of_another_broker() -> None:
@@ -212,10 +177,7 @@ async def test_requests_wait_for_a_loading_group_but_not_for_one_of_another_brok
     coordinator.close()
 
 
-async def test_losing_the_partition_completes_waiting_members() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
+async def test_losing_the_partition_completes_waiting_members(log, coordinator):
     first = await coordinator.join("g", joining())
     waiting = asyncio.create_task(coordinator.join("g", joining()))
     await asyncio.sleep(0)
@@ -225,49 +187,38 @@ async def test_losing_the_partition_completes_waiting_members() -> None:
         coordinator.heartbeat("g", first.member_id, None, first.generation)
         is ErrorCode.NOT_COORDINATOR
     )
-    coordinator.close()
 
 
-async def test_only_empty_groups_can_be_deleted_and_stay_deleted_after_a_reload() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
+async def test_only_empty_groups_can_be_deleted_and_stay_deleted_after_a_reload(
+    coordinator, coordinators
+):
     joined = await coordinator.join("g", joining())
     assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
     assert await coordinator.leave("g", [(joined.member_id, None)]) == [ErrorCode.NONE]
-    await coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(1, -1, "", 1)})
+    await commit(coordinator, {("t", 0): offset(1)})
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
-    coordinator.close()
-    again = coordinator_on(log)
-    await loaded(again)
+    again = await coordinators.next()
     assert committed(again.fetch_offsets("g")) == {}
     assert again.list_groups() == []
-    again.close()
 
 
-async def test_empty_groups_and_offsets_past_retention_are_removed() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    old, young = (
-        CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1),
-        CommittedOffset(2, -1, "", now_ms()),
-    )
-    await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
-    await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
+async def test_empty_groups_and_offsets_past_retention_are_removed(coordinator):
+    old = offset(1, committed_ms=now_ms() - GroupLimits().offsets_retention_ms - 1)
+    young = offset(2, committed_ms=now_ms())
+    await commit(coordinator, {("t", 0): old, ("t", 1): young})
+    await commit(coordinator, {("t", 0): old}, "h")
     joined = await coordinator.join("g", joining())
     coordinator.expire()
     await coordinator.leave("g", [(joined.member_id, None)])
-    await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
+    await commit(coordinator, {("t", 0): young}, "i")
     coordinator.expire()
-    await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
+    await commit(coordinator, {("t", 0): young}, "i")
     assert {group.group_id for group in coordinator.list_groups()} == {"g", "i"}
     assert committed(coordinator.fetch_offsets("g")) == {
         ("t", 0): old,
         ("t", 1): young,
     }, "retention begins when the last member leaves"
-    coordinator.close()
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])
@@ -284,34 +235,19 @@ async def test_empty_groups_and_offsets_past_retention_are_removed() -> None:
     ],
 )
 async def test_metadata_length_is_measured_in_java_characters(
-    text: str, code: ErrorCode, is_transactional: bool
-) -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    key, offset = ("t", 0), CommittedOffset(1, -1, text, 1)
-    found = (
-        await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: offset})
-        if is_transactional
-        else await coordinator.commit_offsets("g", "", None, -1, {key: offset})
-    )
-    assert found == {key: code}
-    coordinator.close()
+    coordinator, text, code, is_transactional
+):
+    store = stage if is_transactional else commit
+    found = await store(coordinator, {("t", 0): offset(1, text)})
+    assert found == {("t", 0): code}
 
 
-async def test_only_offsets_with_too_long_metadata_are_rejected() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    offsets = {
-        ("t", 0): CommittedOffset(1, -1, "x" * 5_000, 1),
-        ("t", 1): CommittedOffset(1, -1, "x", 1),
-    }
-    assert await coordinator.commit_offsets("g", "", None, -1, offsets) == {
+async def test_only_offsets_with_too_long_metadata_are_rejected(coordinator):
+    offsets = {("t", 0): offset(1, "x" * 5_000), ("t", 1): offset(1, "x")}
+    assert await commit(coordinator, offsets) == {
         ("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ("t", 1): ErrorCode.NONE,
     }
-    coordinator.close()
 
 
 # Known results of Java's String.hashCode; the last one is Integer.MIN_VALUE, which has no absolute
@@ -367,68 +303,37 @@ PRODUCER = TransactionalProducer(7, 0)
 ANYBODY = ("", None, -1)
 
 
-async def test_transactional_offsets_are_visible_once_the_marker_is_durable() -> None:
+async def test_transactional_offsets_are_visible_once_the_marker_is_durable(
+    log, coordinator, coordinators
+):
     """The next coordinator loads the same state from its log."""
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    partition = coordinator.partition_of("g")
-    assert partition is not None
-    key, before, after = ("t", 0), CommittedOffset(1, -1, "", 1), CommittedOffset(9, -1, "", 1)
-    await coordinator.commit_offsets("g", "", None, -1, {key: before})
-    assert await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after}) == {
-        key: ErrorCode.NONE
-    }
+    key, before, after = ("t", 0), offset(1), offset(9)
+    await commit(coordinator, {key: before})
+    assert await stage(coordinator, {key: after}) == {key: ErrorCode.NONE}
     for _ in range(2):
         offsets = coordinator.fetch_offsets("g")
-        assert not isinstance(offsets, ErrorCode)
         assert (offsets.committed, offsets.is_pending(key)) == ({key: before}, True)
-        coordinator.close()
-        coordinator = coordinator_on(log)
-        await loaded(coordinator)
-    log.append_marker(
-        partition,
-        7,
-        committed=True,
-        done=lambda _: coordinator.complete_transaction(partition, 7, True),
-    )
-    log.release()
+        coordinator = await coordinators.next()
+    complete(log, coordinator)
     for _ in range(2):
         offsets = coordinator.fetch_offsets("g")
-        assert not isinstance(offsets, ErrorCode)
         assert (offsets.committed, offsets.is_pending(key)) == ({key: after}, False)
-        coordinator.close()
-        coordinator = coordinator_on(log)
-        await loaded(coordinator)
-    coordinator.close()
+        coordinator = await coordinators.next()
 
 
 @pytest.mark.parametrize("is_reloaded", [False, True])
 @pytest.mark.parametrize("is_in_flight", [False, True])
 @pytest.mark.parametrize("has_committed", [False, True])
 async def test_a_deleted_group_gets_no_offsets_from_a_transaction_that_ends_later(
-    has_committed: bool, is_in_flight: bool, is_reloaded: bool
-) -> None:
+    log, coordinator, coordinators, has_committed, is_in_flight, is_reloaded
+):
     """is_in_flight: the offset of the transaction is not durable yet when the group is deleted."""
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    partition = coordinator.partition_of("g")
-    assert partition is not None
     key, other = ("t", 0), ("t", 1)
     if has_committed:
-        committed_before = {
-            key: CommittedOffset(1, -1, "", 1),
-            other: CommittedOffset(2, -1, "", 1),
-        }
-        await coordinator.commit_offsets("g", "", None, -1, committed_before)
+        await commit(coordinator, {key: offset(1), other: offset(2)})
     log.hold = is_in_flight
     log.appended.clear()
-    staging = asyncio.create_task(
-        coordinator.commit_transactional_offsets(
-            "g", ANYBODY, PRODUCER, {key: CommittedOffset(9, -1, "", 1)}
-        )
-    )
+    staging = asyncio.create_task(stage(coordinator, {key: offset(9)}))
     await log.appended.wait()
     if not is_in_flight:
         await staging
@@ -441,48 +346,33 @@ async def test_a_deleted_group_gets_no_offsets_from_a_transaction_that_ends_late
     assert await deleting is ErrorCode.NONE
     assert coordinator.describe_group("g").state is GroupState.DEAD
     if is_reloaded:
-        coordinator.close()
-        coordinator = coordinator_on(log)
-        await loaded(coordinator)
-    log.append_marker(
-        partition,
-        7,
-        committed=True,
-        done=lambda _: coordinator.complete_transaction(partition, 7, True),
-    )
-    log.release()
+        coordinator = await coordinators.next()
+    complete(log, coordinator)
     for _ in range(2):
         assert committed(coordinator.fetch_offsets("g")) == {}
         assert coordinator.list_groups() == []
-        coordinator.close()
-        coordinator = coordinator_on(log)
-        await loaded(coordinator)
-    coordinator.close()
+        coordinator = await coordinators.next()
 
 
-async def test_rejected_transactional_offsets_leave_nothing_in_memory() -> None:
+async def test_rejected_transactional_offsets_leave_nothing_in_memory():
     """No marker would ever remove it, because the transaction does not include the partition."""
-    log = MemoryLog(1)
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
+    coordinators = Coordinators(log := MemoryLog(1))
+    coordinator = await coordinators.next()
     log.refuses = True
-    offsets = {("t", 0): CommittedOffset(9, -1, "", 1)}
+    offsets = {("t", 0): offset(9)}
     for group_id in ("a", "b", "c"):
-        results = await coordinator.commit_transactional_offsets(
-            group_id, ANYBODY, PRODUCER, offsets
-        )
+        results = await stage(coordinator, offsets, group_id)
         assert results == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
     state = coordinator._shards.get(0)
     assert state is not None
     assert (state.groups, state.open_groups) == ({}, {})
-    coordinator.close()
 
 
-async def test_the_empty_group_id_accepts_only_offsets_of_standalone_consumers() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator, "")
-    key, offset = ("t", 0), CommittedOffset(1, -1, "", 1)
+async def test_the_empty_group_id_accepts_only_offsets_of_standalone_consumers(
+    coordinator, coordinators
+):
+    await coordinator.ready("")
+    key, value = ("t", 0), offset(1)
     invalid = ErrorCode.INVALID_GROUP_ID
     assert (await coordinator.join("", joining())).error is invalid
     request = SyncRequest("m", None, 1, "consumer", "range", {})
@@ -490,60 +380,39 @@ async def test_the_empty_group_id_accepts_only_offsets_of_standalone_consumers()
     assert coordinator.heartbeat("", "m", None, 1) is invalid
     assert await coordinator.leave("", [("m", None)]) is invalid
     assert await coordinator.delete_offsets("", [key]) is invalid
-    staged = await coordinator.commit_transactional_offsets("", ANYBODY, PRODUCER, {key: offset})
-    assert staged == {key: invalid}
+    assert await stage(coordinator, {key: value}, "") == {key: invalid}
     assert coordinator.list_groups() == []
-    assert await coordinator.commit_offsets("", "", None, -1, {key: offset}) == {
-        key: ErrorCode.NONE
-    }
-    assert await coordinator.commit_offsets("", "m", None, 3, {key: offset}) == {
+    assert await commit(coordinator, {key: value}, "") == {key: ErrorCode.NONE}
+    assert await coordinator.commit_offsets("", "m", None, 3, {key: value}) == {
         key: ErrorCode.UNKNOWN_MEMBER_ID
     }
-    coordinator.close()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator, "")
-    assert committed(coordinator.fetch_offsets("")) == {key: offset}
+    coordinator = coordinators.start()
+    await coordinator.ready("")
+    assert committed(coordinator.fetch_offsets("")) == {key: value}
     assert await coordinator.delete_group("") is ErrorCode.NONE
     assert coordinator.list_groups() == []
-    coordinator.close()
 
 
-async def test_a_marker_that_arrives_while_the_group_is_loading_is_not_lost() -> None:
-    log = MemoryLog()
-    first = coordinator_on(log)
-    await loaded(first)
-    key, after = ("t", 0), CommittedOffset(9, -1, "", 1)
-    await first.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after})
-    first.close()
-    second = coordinator_on(log)
+async def test_a_marker_that_arrives_while_the_group_is_loading_is_not_lost(
+    coordinator, coordinators
+):
+    key, after = ("t", 0), offset(9)
+    await stage(coordinator, {key: after})
+    second = coordinators.start()
     partition = second.partition_of("g")
-    assert partition is not None
     await asyncio.sleep(0)  # the load has started, and reads what was durable then
     second.complete_transaction(partition, 7, True)
-    await loaded(second)
+    await second.ready("g")
     assert committed(second.fetch_offsets("g")) == {key: after}
-    second.close()
 
 
-async def test_offsets_that_could_not_be_written_are_not_pending() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await loaded(coordinator)
-    log.hold = True
-    log.appended.clear()
-    commit = asyncio.create_task(
-        coordinator.commit_transactional_offsets(
-            "g", ANYBODY, PRODUCER, {("t", 0): CommittedOffset(9, -1, "", 1)}
-        )
-    )
-    await log.appended.wait()
+async def test_offsets_that_could_not_be_written_are_not_pending(log, coordinator):
+    committing = await log.holding(stage(coordinator, {("t", 0): offset(9)}))
     offsets = coordinator.fetch_offsets("g")
-    assert not isinstance(offsets, ErrorCode)
     assert offsets.is_pending(("t", 0)), "its transaction may be committed next"
     log.release(ErrorCode.INVALID_PRODUCER_EPOCH)
-    assert await commit == {("t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+    assert await committing == {("t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
     assert not offsets.has_pending
-    coordinator.close()
 
 
 steps = st.lists(

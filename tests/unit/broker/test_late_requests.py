@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.coordination.connection_order import LateRequest
-from penstock.broker.coordination.log import Done, LogBatch
 from penstock.broker.groups.classic.embedded import encode_assignment
 from penstock.broker.groups.classic.model import (
-    JoinRequest,
     Protocol,
     SyncRequest,
 )
@@ -31,31 +29,11 @@ from penstock.broker.groups.share.partitions.sessions import (
 from penstock.broker.groups.streams.model import StreamsHeartbeatRequest
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
-from tests.support.share_states import MemoryShareStates
-from tests.unit.broker import test_share_groups
-from tests.unit.broker.test_consumer_coordinator import (
-    KEY,
-    TOPIC_ID,
-    coordinator_on,
-    group_of,
-    join,
-)
-from tests.unit.broker.test_streams_groups import TOPOLOGY
+from tests.support.group_coordinators import JOINING, TOPIC_ID, TOPOLOGY, group_of
+from tests.unit.broker.test_consumer_coordinator import KEY, join
 
 Send = Callable[[GroupCoordinator, str, int], Awaitable[Any]]
-JOINING = JoinRequest(
-    "",
-    None,
-    "c",
-    "/h",
-    10_000,
-    60_000,
-    "consumer",
-    (Protocol("range", subscription("t")),),
-    needs_known_member_id=False,
-)
 COMMIT = partial(CommittedOffset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
 OWNER = ShareSessionKey("g", "m")
 PART = TopicIdPartition(TOPIC_ID, 0)
@@ -88,9 +66,7 @@ async def share_joins(coordinator: GroupCoordinator, member_id: str, connection:
 
 
 @pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins])
-async def test_a_late_first_heartbeat_is_rejected(joins: Send) -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
+async def test_a_late_first_heartbeat_is_rejected(coordinator, joins):
     for connection in (7, 7, 9):
         assert (await joins(coordinator, "m", connection)).error is ErrorCode.NONE
     before = dict(group_of(coordinator).modern.members)
@@ -100,7 +76,6 @@ async def test_a_late_first_heartbeat_is_rejected(joins: Send) -> None:
     # Another member may use an older connection, and this member a new one.
     assert (await joins(coordinator, "other", 1)).error is ErrorCode.NONE
     assert (await joins(coordinator, "m", 10)).error is ErrorCode.NONE
-    coordinator.close()
 
 
 async def static_join(coordinator: GroupCoordinator, member_id: str, connection: int) -> Any:
@@ -121,23 +96,13 @@ async def leave(coordinator: GroupCoordinator, joins: Send) -> None:
 
 
 @pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins, static_join])
-async def test_a_late_join_creates_no_group(joins: Send) -> None:
-    coordinator = test_share_groups.coordinator_on(MemoryLog(), MemoryShareStates())
-    await coordinator.ready("g")
+async def test_a_late_join_creates_no_group(coordinator, joins):
     assert (await joins(coordinator, "m", 7)).error is ErrorCode.NONE
     await leave(coordinator, joins)
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     with pytest.raises(LateRequest):
         await joins(coordinator, "m", 6)
     assert coordinator.list_groups() == []
-    coordinator.close()
-
-
-class FullLog(MemoryLog):
-    """Reject appends at once, as a leader does whose WAL is full."""
-
-    def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
-        done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 async def alters_share_offsets(
@@ -152,18 +117,14 @@ async def alters_share_offsets(
 @pytest.mark.parametrize(
     "joins", [consumer_joins, streams_joins, share_joins, alters_share_offsets]
 )
-async def test_a_join_that_cannot_be_stored_creates_no_group(joins: Send) -> None:
-    coordinator = coordinator_on(FullLog())
-    await coordinator.ready("g")
+async def test_a_join_that_cannot_be_stored_creates_no_group(log, coordinator, joins):
+    log.refuses = True
     assert (await joins(coordinator, "m", 7)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert coordinator.list_groups() == []
-    coordinator.close()
 
 
-async def test_members_without_an_id_are_never_late() -> None:
+async def test_members_without_an_id_are_never_late(coordinator):
     """With version 0 of ConsumerGroupHeartbeat, the coordinator chooses the id."""
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
     request = HeartbeatRequest(
         "", 0, rebalance_timeout_ms=60_000, owned={}, subscribed_names=("t",)
     )
@@ -172,12 +133,9 @@ async def test_members_without_an_id_are_never_late() -> None:
         assert result.error is ErrorCode.NONE
         joined = await coordinator.join("h", JOINING, connection)
         assert joined.error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
-    coordinator.close()
 
 
-async def test_late_join_and_sync_requests_are_rejected() -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
+async def test_late_join_and_sync_requests_are_rejected(coordinator):
     joined = await coordinator.join("g", JOINING, 5)
     known = replace(JOINING, member_id=joined.member_id)
     syncing = SyncRequest(joined.member_id, None, 2, "consumer", "range", {joined.member_id: b"x"})
@@ -191,7 +149,6 @@ async def test_late_join_and_sync_requests_are_rejected() -> None:
     with pytest.raises(LateRequest):
         await coordinator.sync("g", syncing, 7)
     assert group_of(coordinator).classic.generation == 2
-    coordinator.close()
 
 
 async def commit(
@@ -215,11 +172,7 @@ async def consumer_epoch(coordinator: GroupCoordinator) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("member_of", [classic_epoch, consumer_epoch])
-async def test_a_late_commit_does_not_move_an_offset_back(
-    member_of: Callable[[GroupCoordinator], Awaitable[tuple[str, int]]],
-) -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
+async def test_a_late_commit_does_not_move_an_offset_back(coordinator, member_of):
     member_id, epoch = await member_of(coordinator)
     for offset, connection in ((10, 4), (20, 6)):
         code = await commit(coordinator, member_id, epoch, offset, connection)
@@ -228,13 +181,10 @@ async def test_a_late_commit_does_not_move_an_offset_back(
         await commit(coordinator, member_id, epoch, 10, 4)
     assert coordinator.fetch_offsets("g").committed[KEY].offset == 20
     assert await commit(coordinator, member_id, epoch, 5, 6) is ErrorCode.NONE, "on purpose"
-    coordinator.close()
 
 
-async def test_a_late_commit_that_only_advances_is_executed() -> None:
+async def test_a_late_commit_that_only_advances_is_executed(coordinator):
     """Clients with a connection pool reuse older connections."""
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
     member_id, epoch = await consumer_epoch(coordinator)
 
     async def put(offset: int, connection: int, metadata: str = "", partition: int = 0) -> None:
@@ -257,17 +207,13 @@ async def test_a_late_commit_that_only_advances_is_executed() -> None:
     with pytest.raises(LateRequest):
         await put(50, 4)
     assert coordinator.fetch_offsets("g").committed[KEY].offset == 45
-    coordinator.close()
 
 
 @pytest.mark.parametrize("member_id", ["", "an admin client"])
-async def test_commits_without_a_generation_may_move_back_on_any_connection(member_id: str) -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
+async def test_commits_without_a_generation_may_move_back_on_any_connection(coordinator, member_id):
     for offset, connection in ((20, 6), (10, 4)):
         assert await commit(coordinator, member_id, -1, offset, connection) is ErrorCode.NONE
     assert coordinator.fetch_offsets("g").committed[KEY].offset == 10
-    coordinator.close()
 
 
 @pytest.mark.parametrize("api", [apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE])
@@ -332,13 +278,11 @@ def cooperative(*topics: str, owned: Iterable[int] = ()) -> tuple[Protocol, ...]
 
 @pytest.mark.parametrize("joins_count", [0, 1, 2])
 async def test_an_upgrade_before_sync_keeps_the_partitions_of_cooperative_members(
-    joins_count: int,
-) -> None:
+    coordinator, joins_count
+):
     """A rebalance that restarts before the leader has sent assignments discards the
     earlier ones.
     """
-    coordinator = coordinator_on(MemoryLog())
-    await coordinator.ready("g")
     request = replace(JOINING, protocols=cooperative("t"))
     first = await coordinator.join("g", request)
     assigned = encode_assignment({"t": frozenset(range(4))}, subscription("t"))
@@ -357,4 +301,3 @@ async def test_an_upgrade_before_sync_keeps_the_partitions_of_cooperative_member
     consumer.check_invariants()
     assert consumer.members[first.member_id].current.assigned == {TOPIC_ID: frozenset(range(4))}
     assert consumer.members["new"].current.assigned == NOTHING
-    coordinator.close()

@@ -18,11 +18,10 @@ from penstock.broker.groups.share.state.model import (
     ShareStateError,
 )
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.coordinator_log import MemoryLog
+from tests.support.group_coordinators import TOPIC_ID
 from tests.support.share_states import MemoryShareStates
 from tests.support.waiting import until
-from tests.unit.broker.test_consumer_coordinator import TOPIC_ID
-from tests.unit.broker.test_share_groups import coordinator_on, join, joined, send, share_of
+from tests.unit.broker.test_share_groups import join, joined, send, share_of
 
 KEY = SharePartitionKey("g", TOPIC_ID, 0)
 CHOSEN = {TOPIC_ID: ("t", frozenset([0]))}
@@ -67,22 +66,20 @@ class SlowShareStates(MemoryShareStates):
 
 
 @pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog()
-
-
-@pytest.fixture
 def states() -> SlowShareStates:
     return SlowShareStates()
 
 
-async def emptied(log: MemoryLog, states: SlowShareStates) -> GroupCoordinator:
-    """Return the coordinator of a group that a member has joined and left."""
-    coordinator = coordinator_on(log, states, partitions=1)
+@pytest.fixture
+async def coordinator(coordinators):
+    return await coordinators.next(partitions=1)
+
+
+async def empty(coordinator, states) -> None:
+    """Let a member join and leave."""
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     states.is_slow = True
-    return coordinator
 
 
 def deleting(coordinator: GroupCoordinator) -> "asyncio.Task[Any]":
@@ -93,10 +90,8 @@ def altering(coordinator: GroupCoordinator, offset: int) -> "asyncio.Task[Any]":
     return asyncio.create_task(coordinator.shares.alter_offsets("g", CHOSEN, {PART: offset}))
 
 
-async def test_a_repeated_deletion_does_not_delete_the_state_of_new_members(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = await emptied(log, states)
+async def test_a_repeated_deletion_does_not_delete_the_state_of_new_members(states, coordinator):
+    await empty(coordinator, states)
     first = deleting(coordinator)
     call = await states.next_call("delete")
     second = deleting(coordinator)
@@ -109,13 +104,12 @@ async def test_a_repeated_deletion_does_not_delete_the_state_of_new_members(
     assert refused.value.result.error is ErrorCode.NON_EMPTY_GROUP
     await joined(coordinator, "b")
     assert states.states.get(KEY) is not None
-    coordinator.close()
 
 
 async def test_a_repeated_group_deletion_waits_for_the_records_of_the_first(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = await emptied(log, states)
+    states, log, coordinator
+):
+    await empty(coordinator, states)
     first = asyncio.create_task(coordinator.delete_group("g"))
     call = await states.next_call("delete")
     second = asyncio.create_task(coordinator.delete_group("g"))
@@ -136,11 +130,10 @@ async def test_a_repeated_group_deletion_waits_for_the_records_of_the_first(
         assert await later is ErrorCode.NON_EMPTY_GROUP
     await joined(coordinator, "b")
     assert states.states.get(KEY) is not None
-    coordinator.close()
 
 
-async def test_an_alteration_waits_for_a_deletion(log: MemoryLog, states: SlowShareStates) -> None:
-    coordinator = await emptied(log, states)
+async def test_an_alteration_waits_for_a_deletion(states, coordinator):
+    await empty(coordinator, states)
     deletion = deleting(coordinator)
     call = await states.next_call("delete")
     alteration = altering(coordinator, 7)
@@ -151,13 +144,9 @@ async def test_an_alteration_waits_for_a_deletion(log: MemoryLog, states: SlowSh
     assert states.states.summary(KEY).start_offset == 7
     await joined(coordinator, "b")
     assert states.states.summary(KEY).start_offset == 7
-    coordinator.close()
 
 
-async def test_an_initialization_in_flight_does_not_undo_an_alteration(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = coordinator_on(log, states, partitions=1)
+async def test_an_initialization_in_flight_does_not_undo_an_alteration(states, coordinator):
     states.is_slow = True
     await join(coordinator, "a")
     call = await states.next_call("initialize")
@@ -168,28 +157,22 @@ async def test_an_initialization_in_flight_does_not_undo_an_alteration(
     assert await alteration == {PART: ErrorCode.NONE}
     await until(lambda: not coordinator.shares.is_busy)
     assert states.states.summary(KEY).start_offset == 7
-    coordinator.close()
 
 
-async def test_alterations_run_in_the_order_of_arrival(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = await emptied(log, states)
+async def test_alterations_run_in_the_order_of_arrival(states, coordinator):
+    await empty(coordinator, states)
     first, second = altering(coordinator, 7), altering(coordinator, 8)
     for alteration in (first, second):
         (await states.next_call("initialize")).may_go_on.set()
         assert await alteration == {PART: ErrorCode.NONE}
     assert states.states.summary(KEY).start_offset == 8
-    coordinator.close()
 
 
-async def test_a_deletion_starts_after_its_epoch_is_durable(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
+async def test_a_deletion_starts_after_its_epoch_is_durable(states, log, coordinator):
     """Otherwise the next coordinator might use the same epoch, and a late copy of the deletion
     would delete the new state.
     """
-    coordinator = await emptied(log, states)
+    await empty(coordinator, states)
     log.hold = True
     deletion = deleting(coordinator)
     await until(lambda: bool(log.held))
@@ -203,14 +186,11 @@ async def test_a_deletion_starts_after_its_epoch_is_durable(
     log.release()
     call.may_go_on.set()
     await asyncio.wait([deletion, joining])
-    coordinator.close()
 
 
-async def test_members_do_not_initialize_states_in_the_epoch_of_a_deletion(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
+async def test_members_do_not_initialize_states_in_the_epoch_of_a_deletion(states, coordinator):
     """A late copy of the deletion would delete their states."""
-    coordinator = await emptied(log, states)
+    await empty(coordinator, states)
     states.states.initialize(KEY, 40, 1_000, 0)
     deletion = deleting(coordinator)
     call = await states.next_call("delete")
@@ -222,13 +202,10 @@ async def test_members_do_not_initialize_states_in_the_epoch_of_a_deletion(
     states.is_slow = False
     await joined(coordinator, "b")
     assert states.states.summary(KEY).state_epoch > 40
-    coordinator.close()
 
 
-async def test_the_number_of_waiting_changes_is_limited(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = await emptied(log, states)
+async def test_the_number_of_waiting_changes_is_limited(states, coordinator):
+    await empty(coordinator, states)
     waiting = [deleting(coordinator) for _ in range(CHANGES_MAX)]
     call = await states.next_call("delete")
     with pytest.raises(HeartbeatRefused, match="the maximum; retry later") as refused:
@@ -236,22 +213,17 @@ async def test_the_number_of_waiting_changes_is_limited(
     assert refused.value.result.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     call.may_go_on.set()
     assert await asyncio.gather(*waiting) == [{TOPIC_ID: ErrorCode.NONE}] + [{}] * (CHANGES_MAX - 1)
-    coordinator.close()
 
 
-async def failed_alteration(
-    log: MemoryLog, states: SlowShareStates
-) -> tuple[GroupCoordinator, int]:
-    """Return a coordinator, and the epoch of a failed alteration, a copy of which may
-    still arrive.
-    """
-    coordinator = await emptied(log, states)
+async def fail_alteration(coordinator, states) -> int:
+    """Return the epoch of a failed alteration, a copy of which may still arrive."""
+    await empty(coordinator, states)
     states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     alteration = altering(coordinator, 7)
     call = await states.next_call("initialize")
     call.may_go_on.set()
     assert await alteration == {PART: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    return coordinator, call.epoch
+    return call.epoch
 
 
 def consume(states: SlowShareStates) -> None:
@@ -270,12 +242,11 @@ def consume(states: SlowShareStates) -> None:
 
 @pytest.mark.parametrize("fails_over", [False, True])
 async def test_a_late_copy_of_a_failed_alteration_does_not_reset_a_state_in_use(
-    log: MemoryLog, states: SlowShareStates, fails_over: bool
-) -> None:
-    coordinator, epoch = await failed_alteration(log, states)
+    states, coordinator, coordinators, fails_over
+):
+    epoch = await fail_alteration(coordinator, states)
     if fails_over:
-        coordinator.close()
-        coordinator = coordinator_on(log, states, partitions=1)
+        coordinator = await coordinators.next(partitions=1)
     await join(coordinator, "b")
     share = share_of(coordinator)
     await until(lambda: not coordinator.shares.is_busy)
@@ -290,13 +261,10 @@ async def test_a_late_copy_of_a_failed_alteration_does_not_reset_a_state_in_use(
         states.states.initialize(KEY, epoch, 7, 0)
     assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
     assert states.states.summary(KEY).start_offset == 100
-    coordinator.close()
 
 
-async def test_members_wait_for_an_alteration_in_flight(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator = await emptied(log, states)
+async def test_members_wait_for_an_alteration_in_flight(states, coordinator):
+    await empty(coordinator, states)
     alteration = altering(coordinator, 7)
     call = await states.next_call("initialize")
     await join(coordinator, "b")
@@ -308,26 +276,21 @@ async def test_members_wait_for_an_alteration_in_flight(
     await send(coordinator, "b", share.members["b"].current.epoch)
     assert share.members["b"].current.assigned == {TOPIC_ID: frozenset([0])}
     assert states.states.summary(KEY).start_offset == 7
-    coordinator.close()
 
 
-async def test_a_missing_state_is_initialized_after_a_failed_alteration(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
-    coordinator, _ = await failed_alteration(log, states)
+async def test_a_missing_state_is_initialized_after_a_failed_alteration(states, coordinator):
+    await fail_alteration(coordinator, states)
     states.states.delete(KEY)
     states.error, states.is_slow = ErrorCode.NONE, False
     await joined(coordinator, "b")
     assert states.states.summary(KEY).start_offset == NO_START_OFFSET
     assert states.states.get(KEY) is not None
-    coordinator.close()
 
 
 async def test_deleting_a_group_also_deletes_states_whose_initialization_failed(
-    log: MemoryLog, states: SlowShareStates
-) -> None:
+    states, coordinator
+):
     """The initialization may arrive when a new group uses the same id."""
-    coordinator = coordinator_on(log, states, partitions=1)
     states.error, states.is_slow = ErrorCode.COORDINATOR_NOT_AVAILABLE, True
     await join(coordinator, "a")
     call = await states.next_call("initialize")
@@ -342,4 +305,3 @@ async def test_deleting_a_group_also_deletes_states_whose_initialization_failed(
     with pytest.raises(ShareStateError) as refused:
         states.states.initialize(KEY, call.epoch, 0, 0)
     assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
-    coordinator.close()

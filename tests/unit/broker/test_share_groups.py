@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol
+from penstock.broker.groups.classic.model import JoinRequest, Protocol
 from penstock.broker.groups.common.model import (
     GroupState,
     GroupType,
@@ -16,7 +16,7 @@ from penstock.broker.groups.common.model import (
 )
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.group import ShareGroup
-from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
+from penstock.broker.groups.share.model import ShareHeartbeatRequest
 from penstock.broker.groups.share.state.model import (
     NO_START_OFFSET,
     SharePartitionKey,
@@ -24,29 +24,10 @@ from penstock.broker.groups.share.state.model import (
     StateBatch,
 )
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.coordinator_log import MemoryLog
-from tests.support.share_states import MemoryShareStates
+from tests.support.group_coordinators import TOPIC_ID, image_with
 from tests.support.waiting import until
-from tests.unit.broker.test_consumer_coordinator import TOPIC_ID, image_with, now_ms
 
 ALL = {TOPIC_ID: frozenset(range(4))}
-
-
-def coordinator_on(
-    log: MemoryLog, states: MemoryShareStates, *, partitions: int = 4, **limits: Any
-) -> GroupCoordinator:
-    coordinator = GroupCoordinator(
-        log,
-        GroupLimits(initial_rebalance_delay_ms=0),
-        now_ms=now_ms,
-        new_member_id=lambda prefix: f"{prefix}-1",
-        share_limits=lambda _: ShareLimits(**limits),
-        share_states=states,
-    )
-    coordinator.topics.reset(image_with(partitions))
-    for partition in range(log.partition_count):
-        coordinator.partition_opened(partition)
-    return coordinator
 
 
 async def send(
@@ -81,20 +62,7 @@ async def joined(coordinator: GroupCoordinator, *member_ids: str) -> None:
     share.check_invariants()
 
 
-@pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog()
-
-
-@pytest.fixture
-def states() -> MemoryShareStates:
-    return MemoryShareStates()
-
-
-async def test_partitions_are_assigned_once_they_have_a_state(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_partitions_are_assigned_once_they_have_a_state(states, coordinator):
     states.may_go_on.clear()
     first = await join(coordinator, "a")
     assert (first.member_epoch, first.assignment) == (1, {})
@@ -110,13 +78,9 @@ async def test_partitions_are_assigned_once_they_have_a_state(
     summary = states.states.summary(SharePartitionKey("g", TOPIC_ID, 0))
     assert (summary.state_epoch, summary.start_offset) == (1, NO_START_OFFSET)
     assert (await send(coordinator, "a", 2)).assignment is None
-    coordinator.close()
 
 
-async def test_failed_initializations_are_retried(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_failed_initializations_are_retried(states, coordinator):
     states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     await join(coordinator, "a")
     await until(lambda: not coordinator.shares.is_busy)
@@ -125,36 +89,25 @@ async def test_failed_initializations_are_retried(
     await send(coordinator, "a", 1)
     await until(lambda: bool(share_of(coordinator).partitions.initialized))
     assert (await send(coordinator, "a", 1)).assignment == ALL
-    coordinator.close()
 
 
-async def test_the_next_coordinator_completes_an_initialization(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_the_next_coordinator_completes_an_initialization(states, coordinator, coordinators):
     states.may_go_on.clear()
     await join(coordinator, "a")
-    coordinator.close()
-    following, states.calls = coordinator_on(log, states), []
-    await following.ready("g")
+    states.calls = []
+    following = await coordinators.next()
     assert share_of(following).partitions.initializing
     states.may_go_on.set()
     await send(following, "a", 1)
     await until(lambda: not share_of(following).partitions.initializing)
     assert states.calls == ["initialize"] * 4
     assert (await send(following, "a", 1)).assignment == ALL
-    following.close()
 
 
-async def test_a_failover_does_not_cause_a_rebalance(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_failover_does_not_cause_a_rebalance(coordinator, coordinators):
     await joined(coordinator, "a", "b")
     before = share_of(coordinator)
-    coordinator.close()
-    following = coordinator_on(log, states)
-    await following.ready("g")
+    following = await coordinators.next()
     restored = share_of(following)
     assert restored is not before
     assert restored.members == before.members
@@ -163,17 +116,10 @@ async def test_a_failover_does_not_cause_a_rebalance(
     for member_id, member in before.members.items():
         reported = await send(following, member_id, member.current.epoch)
         assert (reported.member_epoch, reported.assignment) == (member.current.epoch, None)
-    following.close()
 
 
-async def test_a_heartbeat_response_waits_for_durability(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
-    await coordinator.ready("g")
-    log.hold = True
-    task = asyncio.create_task(join(coordinator, "a"))
-    await until(lambda: bool(log.held))
+async def test_a_heartbeat_response_waits_for_durability(log, states, coordinator):
+    task = await log.holding(join(coordinator, "a"))
     assert (task.done(), states.calls) == (False, [])
     log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert (await task).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -181,11 +127,10 @@ async def test_a_heartbeat_response_waits_for_durability(
     assert (await send(coordinator, "a", 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert states.calls == [], "nothing that is not noted is initialized"
     await joined(coordinator, "a")
-    coordinator.close()
 
 
-async def test_silent_members_are_removed(log: MemoryLog, states: MemoryShareStates) -> None:
-    coordinator = coordinator_on(log, states, session_timeout_ms=1_000)
+async def test_silent_members_are_removed(coordinators):
+    coordinator = await coordinators.next(share={"session_timeout_ms": 1_000})
     await joined(coordinator, "a", "b")
     share = share_of(coordinator)
     members = set(share.members)
@@ -201,22 +146,17 @@ async def test_silent_members_are_removed(log: MemoryLog, states: MemoryShareSta
         coordinator, "a", share.members["a"].current.epoch, subscribed_names=("t",)
     )
     assert reported.assignment == ALL
-    coordinator.close()
 
 
-async def test_members_share_partitions(log: MemoryLog, states: MemoryShareStates) -> None:
-    coordinator = coordinator_on(log, states, members_max=6)
+async def test_members_share_partitions(coordinators):
+    coordinator = await coordinators.next(share={"members_max": 6})
     await joined(coordinator, *(f"m{number}" for number in range(6)))
     for member in share_of(coordinator).members.values():
         assert len(member.current.assigned[TOPIC_ID]) in {1, 2}
     assert (await join(coordinator, "more")).error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    coordinator.close()
 
 
-async def test_a_member_may_miss_several_responses(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_member_may_miss_several_responses(coordinator):
     await joined(coordinator, "a")
     epoch = share_of(coordinator).members["a"].current.epoch
     for number in range(3):
@@ -225,13 +165,9 @@ async def test_a_member_may_miss_several_responses(
         assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, epoch + number + 1)
     refused = await send(coordinator, "a", epoch - 1)
     assert refused.error is ErrorCode.FENCED_MEMBER_EPOCH
-    coordinator.close()
 
 
-async def test_new_partitions_are_initialized_and_assigned(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_new_partitions_are_initialized_and_assigned(coordinator):
     await joined(coordinator, "a")
     coordinator.topics.reset(image_with(6))
     share = share_of(coordinator)
@@ -239,13 +175,9 @@ async def test_new_partitions_are_initialized_and_assigned(
     await until(lambda: not share.partitions.initializing)
     await send(coordinator, "a", share.members["a"].current.epoch)
     assert share.members["a"].current.assigned == {TOPIC_ID: frozenset(range(6))}
-    coordinator.close()
 
 
-async def test_a_deleted_topic_is_unassigned_and_its_group_becomes_stable(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_deleted_topic_is_unassigned_and_its_group_becomes_stable(coordinator):
     await joined(coordinator, "a")
     coordinator.topics.reset(type(image_with(1))())
     share = share_of(coordinator)
@@ -255,13 +187,9 @@ async def test_a_deleted_topic_is_unassigned_and_its_group_becomes_stable(
     assert (share.members["a"].current.assigned, share.partitions.initialized) == ({}, {})
     await send(coordinator, "a", epoch)
     assert share.epoch == epoch
-    coordinator.close()
 
 
-async def test_deleting_a_group_deletes_its_states(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_deleting_a_group_deletes_its_states(states, coordinator, coordinators):
     await joined(coordinator, "a")
     assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
     await send(coordinator, "a", -1)
@@ -273,17 +201,11 @@ async def test_deleting_a_group_deletes_its_states(
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     assert len(states.states) == 0
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
-    coordinator.close()
-    following = coordinator_on(log, states)
-    await following.ready("g")
+    following = await coordinators.next()
     assert following.list_groups() == []
-    following.close()
 
 
-async def test_the_next_coordinator_completes_a_deletion(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_the_next_coordinator_completes_a_deletion(states, coordinator, coordinators):
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     states.may_go_on.clear()
@@ -292,18 +214,13 @@ async def test_the_next_coordinator_completes_a_deletion(
     task.cancel()
     coordinator.close()
     states.may_go_on.set()
-    following = coordinator_on(log, states)
-    await following.ready("g")
+    following = await coordinators.next()
     assert await following.delete_group("g") is ErrorCode.NONE
     assert len(states.states) == 0
-    following.close()
 
 
-async def test_a_group_whose_states_were_deleted_initializes_new_ones(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
+async def test_a_group_whose_states_were_deleted_initializes_new_ones(states, coordinator):
     """A member joins after a deletion that failed halfway."""
-    coordinator = coordinator_on(log, states)
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     key = SharePartitionKey("g", TOPIC_ID, 0)
@@ -322,14 +239,10 @@ async def test_a_group_whose_states_were_deleted_initializes_new_ones(
     await joined(coordinator, "b")
     assert share_of(coordinator).partitions.deleting == {}
     assert states.states.summary(key).start_offset == NO_START_OFFSET
-    coordinator.close()
 
 
-async def test_a_new_group_starts_after_the_epoch_of_the_deleted_one(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
+async def test_a_new_group_starts_after_the_epoch_of_the_deleted_one(states, coordinator):
     """Therefore late requests of the deleted group do not affect it."""
-    coordinator = coordinator_on(log, states)
     await joined(coordinator, "a", "b")
     for member_id in "ab":
         await send(coordinator, member_id, -1)
@@ -343,38 +256,26 @@ async def test_a_new_group_starts_after_the_epoch_of_the_deleted_one(
     with pytest.raises(ShareStateError):
         states.states.delete(key, before)
     assert states.states.summary(key).state_epoch > before
-    coordinator.close()
 
 
-async def test_a_group_deletes_states_of_later_epochs(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_group_deletes_states_of_later_epochs(states, coordinator):
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     states.states.initialize(SharePartitionKey("g", TOPIC_ID, 0), 40, 1_000, 0)
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     assert len(states.states) == 0
-    coordinator.close()
 
 
-async def test_states_left_over_from_an_earlier_group_are_replaced(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
+async def test_states_left_over_from_an_earlier_group_are_replaced(states, coordinator):
     key = SharePartitionKey("g", TOPIC_ID, 2)
     states.states.initialize(key, 40, 1_000, 0)
-    coordinator = coordinator_on(log, states)
     await joined(coordinator, "a")
     assert share_of(coordinator).members["a"].current.assigned == ALL
     summary = states.states.summary(key)
     assert (summary.state_epoch, summary.start_offset) == (41, NO_START_OFFSET)
-    coordinator.close()
 
 
-async def test_a_deletion_waits_for_initializations(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_deletion_waits_for_initializations(states, coordinator):
     states.may_go_on.clear()
     await join(coordinator, "a")
     await until(lambda: len(states.calls) == 4)
@@ -385,13 +286,9 @@ async def test_a_deletion_waits_for_initializations(
     states.may_go_on.set()
     assert await task is ErrorCode.NONE
     assert len(states.states) == 0
-    coordinator.close()
 
 
-async def test_a_deletion_completes_after_the_client_disconnects(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_deletion_completes_after_the_client_disconnects(states, coordinator):
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     states.may_go_on.clear()
@@ -402,17 +299,10 @@ async def test_a_deletion_completes_after_the_client_disconnects(
     await until(lambda: len(states.states) == 0)
     await joined(coordinator, "b")
     assert share_of(coordinator).members["b"].current.assigned == ALL
-    coordinator.close()
 
 
-async def test_an_initialization_completes_after_the_joining_member_disconnects(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
-    await coordinator.ready("g")
-    log.hold = True
-    task = asyncio.create_task(join(coordinator, "a"))
-    await until(lambda: bool(log.held))
+async def test_an_initialization_completes_after_the_joining_member_disconnects(log, coordinator):
+    task = await log.holding(join(coordinator, "a"))
     task.cancel()
     await asyncio.wait([task])
     log.hold = False
@@ -420,14 +310,10 @@ async def test_an_initialization_completes_after_the_joining_member_disconnects(
     await until(lambda: bool(share_of(coordinator).partitions.initialized))
     await joined(coordinator, "b")
     assert share_of(coordinator).members["b"].current.assigned
-    coordinator.close()
 
 
 @pytest.mark.parametrize("call", ["initialize", "delete"])
-async def test_a_coordinator_retries_after_its_lease_was_in_doubt(
-    log: MemoryLog, states: MemoryShareStates, call: str
-) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_coordinator_retries_after_its_lease_was_in_doubt(log, states, coordinator, call):
     task: asyncio.Task[Any] | None = None
     if call == "delete":
         await joined(coordinator, "a")
@@ -447,14 +333,9 @@ async def test_a_coordinator_retries_after_its_lease_was_in_doubt(
     log.can_write = True
     await joined(coordinator, "b")
     assert share_of(coordinator).partitions.initialized[TOPIC_ID][1] == ALL[TOPIC_ID]
-    coordinator.close()
 
 
-async def test_offsets_of_an_empty_group_can_be_altered(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
-    coordinator = coordinator_on(log, states)
-    await coordinator.ready("g")
+async def test_offsets_of_an_empty_group_can_be_altered(states, coordinator):
     chosen = {TOPIC_ID: ("t", frozenset([0, 1]))}
     offsets = {(TOPIC_ID, 0): 5, (TOPIC_ID, 1): 6}
     key = SharePartitionKey("g", TOPIC_ID, 0)
@@ -479,22 +360,18 @@ async def test_offsets_of_an_empty_group_can_be_altered(
     assert states.states.summary(key).start_offset == 2
     await joined(coordinator, "b")
     assert states.states.summary(key).start_offset == 2, "a failed alteration loses nothing"
-    coordinator.close()
 
 
-async def test_share_groups_never_expire(log: MemoryLog, states: MemoryShareStates) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_share_groups_never_expire(coordinator):
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     coordinator.expire()
     await asyncio.sleep(0)
     (listed,) = coordinator.list_groups()
     assert (listed.type, listed.state) == (GroupType.SHARE, GroupState.EMPTY)
-    coordinator.close()
 
 
-async def test_a_group_cannot_have_two_types(log: MemoryLog, states: MemoryShareStates) -> None:
-    coordinator = coordinator_on(log, states)
+async def test_a_group_cannot_have_two_types(coordinator):
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
     request = JoinRequest(
@@ -505,4 +382,3 @@ async def test_a_group_cannot_have_two_types(log: MemoryLog, states: MemoryShare
     assert not isinstance(described, ErrorCode)
     assert described.state is GroupState.DEAD
     assert share_of(coordinator).members == {}
-    coordinator.close()

@@ -11,12 +11,11 @@ import pytest
 
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.log import TransactionalProducer
-from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol
+from penstock.broker.groups.classic.model import JoinRequest, Protocol
 from penstock.broker.groups.common.model import GroupState, GroupType
 from penstock.broker.groups.common.records import ConsumerRecordKind, decode_consumer_key
 from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
-from penstock.broker.groups.coordinator.shard import Group
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
 from penstock.broker.groups.streams.group import StreamsGroup
@@ -25,7 +24,6 @@ from penstock.broker.groups.streams.model import (
     Status,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
-    StreamsLimits,
 )
 from penstock.broker.groups.streams.values import (
     InternalTopic,
@@ -34,47 +32,14 @@ from penstock.broker.groups.streams.values import (
     Tasks,
     Topology,
 )
-from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import TopicRecord
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.group_coordinators import TOPOLOGY, group_of, image_with
 from tests.support.waiting import until
-from tests.unit.broker.test_consumer_coordinator import image_with, now_ms
 
-TOPOLOGY = Topology(0, (Subtopology("0", ("t",)),))
 ALL = {"0": frozenset(range(4))}
 OFFSET = CommittedOffset(7, -1, "", 1_700_000_000_000)
-
-
-def coordinator_on(
-    log: MemoryLog,
-    *,
-    image: MetadataImage | None = None,
-    compaction: CompactionLimits | None = None,
-    initial_rebalance_delay_ms: int = 0,
-    **limits: Any,
-) -> GroupCoordinator:
-    found = StreamsLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms, **limits)
-    coordinator = GroupCoordinator(
-        log,
-        GroupLimits(initial_rebalance_delay_ms=0),
-        now_ms=now_ms,
-        new_member_id=lambda prefix: f"{prefix}-1",
-        compaction=compaction,
-        streams_limits=lambda _: found,
-    )
-    coordinator.topics.reset(image or image_with(4))
-    for partition in range(log.partition_count):
-        coordinator.partition_opened(partition)
-    return coordinator
-
-
-async def other(log: MemoryLog, before: GroupCoordinator, **settings: Any) -> GroupCoordinator:
-    """Move the groups to another coordinator."""
-    before.close()
-    following = coordinator_on(log, **settings)
-    await following.ready("g")
-    return following
 
 
 async def send(
@@ -106,12 +71,6 @@ async def own(
     return await send(coordinator, member_id, epoch, **held, **fields)
 
 
-def group_of(coordinator: GroupCoordinator) -> Group:
-    group = coordinator.find("g", create=False)
-    assert isinstance(group, Group), group
-    return group
-
-
 def streams_of(coordinator: GroupCoordinator) -> StreamsGroup:
     streams = group_of(coordinator).streams
     assert streams is not None
@@ -119,8 +78,7 @@ def streams_of(coordinator: GroupCoordinator) -> StreamsGroup:
     return streams
 
 
-async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share(coordinator):
     first = await join(coordinator, "a")
     assert (first.member_epoch, first.tasks, first.statuses) == (2, Tasks(ALL), ())
     assert first.heartbeat_interval_ms == 5_000
@@ -138,11 +96,10 @@ async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share() -> N
     assert got is not None
     assert got.active["0"] == ALL["0"] - kept.active["0"]
     assert streams_of(coordinator).state is GroupState.STABLE
-    coordinator.close()
 
 
-async def test_the_first_assignment_waits_for_more_members() -> None:
-    coordinator = coordinator_on(MemoryLog(), initial_rebalance_delay_ms=100)
+async def test_the_first_assignment_waits_for_more_members(coordinators):
+    coordinator = await coordinators.next(delay_ms=100)
     for member_id in "ab":
         result = await join(coordinator, member_id)
         assert (result.member_epoch, result.tasks) == (1, Tasks())
@@ -155,26 +112,21 @@ async def test_the_first_assignment_waits_for_more_members() -> None:
         assert result.statuses == ()
         assert result.tasks is not None
         assert len(result.tasks.active["0"]) == 2
-    coordinator.close()
 
 
-async def test_the_next_coordinator_makes_the_first_assignment_at_once() -> None:
+async def test_the_next_coordinator_makes_the_first_assignment_at_once(coordinators):
     """The next coordinator ignores the initial delay."""
-    log = MemoryLog()
-    coordinator = coordinator_on(log, initial_rebalance_delay_ms=600_000)
+    coordinator = await coordinators.next(delay_ms=600_000)
     await join(coordinator, "a")
-    following = await other(log, coordinator, initial_rebalance_delay_ms=600_000)
+    following = await coordinators.next(delay_ms=600_000)
     assert (await send(following, "a", 1)).tasks == Tasks(ALL)
-    following.close()
 
 
-async def test_a_failover_does_not_cause_a_rebalance() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_a_failover_does_not_cause_a_rebalance(coordinator, coordinators):
     await join(coordinator, "a", endpoint=("h", 1), client_tags={"zone": "z"})
     await join(coordinator, "b")
     before = streams_of(coordinator)
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     restored = streams_of(following)
     assert restored is not before
     assert restored.members == before.members
@@ -182,11 +134,10 @@ async def test_a_failover_does_not_cause_a_rebalance() -> None:
     assert (restored.targets, restored.target_epoch) == (before.targets, before.target_epoch)
     assert (await send(following, "b", 3)).member_epoch == 3
     assert restored.epoch == before.epoch
-    following.close()
 
 
-async def test_a_silent_member_is_removed() -> None:
-    coordinator = coordinator_on(MemoryLog(), session_timeout_ms=50)
+async def test_a_silent_member_is_removed(coordinators):
+    coordinator = await coordinators.next(streams={"session_timeout_ms": 50})
     await join(coordinator, "a")
     streams = streams_of(coordinator)
     await until(lambda: not streams.members)
@@ -194,31 +145,27 @@ async def test_a_silent_member_is_removed() -> None:
     refused = await send(coordinator, "a", 2)
     assert refused.error is ErrorCode.UNKNOWN_MEMBER_ID
     assert refused.message == "Member a is not a member of group g."
-    coordinator.close()
 
 
 @pytest.mark.parametrize("by_another", [False, True])
-async def test_a_member_that_keeps_its_tasks_too_long_is_removed(by_another: bool) -> None:
+async def test_a_member_that_keeps_its_tasks_too_long_is_removed(
+    coordinator, coordinators, by_another
+):
     """by_another: after a coordinator failover."""
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
     await join(coordinator, "a", rebalance_timeout_ms=50)
     await join(coordinator, "b")
     await own(coordinator, "a", 2, Tasks(ALL))
     if by_another:
-        coordinator = await other(log, coordinator)
+        coordinator = await coordinators.next()
     streams = streams_of(coordinator)
     await until(lambda: set(streams.members) == {"b"})
     assert (await own(coordinator, "b", 3, Tasks())).tasks == Tasks(ALL)
-    coordinator.close()
 
 
-async def test_tasks_are_sent_again_over_another_connection() -> None:
+async def test_tasks_are_sent_again_over_another_connection(coordinator, coordinators):
     """The response that contained them may be lost. Cases: fewer tasks, more tasks, and tasks from
     a new coordinator.
     """
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
     await join(coordinator, "a", connection_id=1)
     assert (await send(coordinator, "a", 2, connection_id=1)).tasks is None
     await join(coordinator, "b", connection_id=1)
@@ -231,63 +178,47 @@ async def test_tasks_are_sent_again_over_another_connection() -> None:
     assert given is not None
     assert (await own(coordinator, "b", 3, Tasks(), connection_id=2)).tasks == given
     assert (await send(coordinator, "b", 3, connection_id=2)).tasks is None
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert (await own(following, "b", 3, Tasks(), connection_id=1)).tasks == given
     assert (await own(following, "b", 3, Tasks(), connection_id=1)).tasks is None
-    following.close()
 
 
-async def test_a_heartbeat_response_waits_for_durability() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
-    log.hold = True
-    joining = asyncio.ensure_future(join(coordinator, "a"))
-    await until(lambda: bool(log.held))
+async def test_a_heartbeat_response_waits_for_durability(log, coordinator):
+    joining = await log.holding(join(coordinator, "a"))
     assert not joining.done()
     log.hold = False
     log.release()
     assert (await joining).error is ErrorCode.NONE
-    coordinator.close()
 
 
-async def test_a_group_that_was_not_written_does_not_exist() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
-    await coordinator.ready("g")
-    log.hold = True
-    joining = asyncio.ensure_future(join(coordinator, "a"))
-    await until(lambda: bool(log.held))
+async def test_a_group_that_was_not_written_does_not_exist(log, coordinator):
+    joining = await log.holding(join(coordinator, "a"))
     log.hold = False
     log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await coordinator.ready("g")
     assert coordinator.list_groups() == []
-    coordinator.close()
 
 
-async def test_compaction_keeps_the_records_of_streams_groups() -> None:
-    log = MemoryLog(1)
+async def test_compaction_keeps_the_records_of_streams_groups(log, coordinators):
     limits = CompactionLimits(log_bytes_min=20_000, factor=2, slice_count=3)
-    coordinator = coordinator_on(log, compaction=limits)
+    coordinator = await coordinators.next(compaction=limits)
     await join(coordinator, "stays")
     for number in range(60):
         await join(coordinator, f"m{number}")
         await send(coordinator, f"m{number}", -1)
-    await until(lambda: log.starts.get(0, 0) > 0)
+    await until(lambda: bool(log.starts))
     before = streams_of(coordinator)
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     restored = streams_of(following)
     assert (restored.members, restored.topology) == (before.members, before.topology)
     assert restored.epoch == before.epoch
-    following.close()
 
 
-async def test_statuses_depend_on_the_topology() -> None:
+async def test_statuses_depend_on_the_topology(coordinator):
     topology = Topology(
         3, (Subtopology("0", ("t",), changelog_topics=(InternalTopic("changes"),)),)
     )
-    coordinator = coordinator_on(MemoryLog())
     result = await join(coordinator, "a", topology=topology)
     assert result.statuses == (
         (Status.MISSING_INTERNAL_TOPICS, "Internal topics are missing: changes"),
@@ -299,41 +230,32 @@ async def test_statuses_depend_on_the_topology() -> None:
     newer = await join(coordinator, "c", topology=Topology(4, topology.subtopologies))
     assert newer.message == "Topology updates are not supported yet."
     assert set(streams_of(coordinator).members) == {"a", "b"}
-    coordinator.close()
 
 
-async def test_new_partitions_are_assigned() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_new_partitions_are_assigned(coordinator):
     await join(coordinator, "a")
     coordinator.topics.reset(image_with(6))
     result = await send(coordinator, "a", 2)
     assert (result.member_epoch, result.tasks) == (3, Tasks({"0": frozenset(range(6))}))
-    coordinator.close()
 
 
-async def test_unrelated_topics_change_nothing() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_unrelated_topics_change_nothing(coordinator):
     await join(coordinator, "a")
     image = image_with(4)
     image.topics.create(TopicRecord(topic_id=UUID(int=99), name="unrelated"))
     coordinator.topics.reset(image)
     assert (await send(coordinator, "a", 2)).tasks is None
     assert streams_of(coordinator).epoch == 2
-    coordinator.close()
 
 
-async def test_changing_the_number_of_standby_replicas_starts_an_epoch() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_changing_the_number_of_standby_replicas_starts_an_epoch(coordinator, coordinators):
     await join(coordinator, "a")
-    coordinator = await other(log, coordinator, standby_replicas=1)
+    coordinator = await coordinators.next(streams={"standby_replicas": 1})
     assert (await send(coordinator, "a", 2)).member_epoch == 3
     assert streams_of(coordinator).current.assignment_configs == (("num.standby.replicas", "1"),)
-    coordinator.close()
 
 
-async def test_a_shutdown_is_reported_until_the_group_is_empty() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_a_shutdown_is_reported_until_the_group_is_empty(coordinator):
     await join(coordinator, "a")
     await join(coordinator, "b")
     await send(coordinator, "b", -1, is_shutdown=True)
@@ -347,11 +269,9 @@ async def test_a_shutdown_is_reported_until_the_group_is_empty() -> None:
     )
     await send(coordinator, "a", -1)
     assert (await join(coordinator, "c")).statuses == ()
-    coordinator.close()
 
 
-async def test_members_receive_the_endpoints_of_others_for_interactive_queries() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_members_receive_the_endpoints_of_others_for_interactive_queries(coordinator):
     first = await join(coordinator, "a", endpoint=("host-a", 1), endpoint_epoch=0)
     assert first.endpoints is not None
     again = await send(coordinator, "a", 2, endpoint_epoch=0)
@@ -365,14 +285,12 @@ async def test_members_receive_the_endpoints_of_others_for_interactive_queries()
     assert reported.endpoint_epoch == 1
     assert reported.endpoints is not None
     assert len(reported.endpoints[0].active["t"]) == 2
-    coordinator.close()
 
 
 # --- offsets and deletion -------------------------------------------------------------------------
 
 
-async def test_commits_require_the_epoch_of_the_member_or_the_task() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_commits_require_the_epoch_of_the_member_or_the_task(coordinator):
     await join(coordinator, "a")
     await join(coordinator, "b")
     kept = (await own(coordinator, "a", 2, Tasks(ALL))).tasks
@@ -406,21 +324,17 @@ async def test_commits_require_the_epoch_of_the_member_or_the_task() -> None:
             "g", member, producer, {("t", mine): OFFSET}
         )
         assert found["t", mine] is code, member
-    coordinator.close()
 
 
-async def test_offset_fetches_require_the_epoch_of_the_member() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_offset_fetches_require_the_epoch_of_the_member(coordinator):
     await join(coordinator, "a")
     assert not isinstance(coordinator.fetch_offsets("g"), ErrorCode)
     assert not isinstance(coordinator.fetch_offsets("g", "a", 2), ErrorCode)
     assert coordinator.fetch_offsets("g", "a", 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert coordinator.fetch_offsets("g", "b", 2) is ErrorCode.UNKNOWN_MEMBER_ID
-    coordinator.close()
 
 
-async def test_offsets_of_source_topics_are_kept_while_the_group_has_members() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_offsets_of_source_topics_are_kept_while_the_group_has_members(coordinator):
     await join(coordinator, "a")
     offsets = {("t", 0): OFFSET, ("x", 0): OFFSET}
     await coordinator.commit_offsets("g", "a", None, 2, offsets)
@@ -431,7 +345,6 @@ async def test_offsets_of_source_topics_are_kept_while_the_group_has_members() -
     }
     await send(coordinator, "a", -1)
     assert await coordinator.delete_offsets("g", [("t", 0)]) == {("t", 0): ErrorCode.NONE}
-    coordinator.close()
 
 
 def tombstones_in(log: MemoryLog) -> list[ConsumerRecordKind]:
@@ -444,9 +357,9 @@ def tombstones_in(log: MemoryLog) -> list[ConsumerRecordKind]:
     ]
 
 
-async def test_only_an_empty_group_can_be_deleted_with_all_its_records() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_only_an_empty_group_can_be_deleted_with_all_its_records(
+    log, coordinator, coordinators
+):
     await join(coordinator, "a")
     assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
     await send(coordinator, "a", -1)
@@ -457,20 +370,17 @@ async def test_only_an_empty_group_can_be_deleted_with_all_its_records() -> None
         ConsumerRecordKind.STREAMS_GROUP,
         ConsumerRecordKind.STREAMS_TOPOLOGY,
     ]
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     assert following.list_groups() == []
-    following.close()
 
 
-async def test_an_empty_group_without_offsets_expires() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_an_empty_group_without_offsets_expires(coordinator):
     await join(coordinator, "a")
     coordinator.expire()
     await send(coordinator, "a", -1)
     assert coordinator.list_groups()
     coordinator.expire()
     await until(lambda: coordinator.list_groups() == [])
-    coordinator.close()
 
 
 # --- groups of other types ------------------------------------------------------------------------
@@ -482,9 +392,9 @@ def classic_join() -> JoinRequest:
     )
 
 
-async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_streams_group() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_streams_group(
+    coordinator, coordinators
+):
     await join(coordinator, "a")
     refused = await coordinator.join("g", classic_join())
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -497,17 +407,16 @@ async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_stream
     assert (await join(coordinator, "a")).message == "Group g is not a streams group."
     await coordinator.leave("g", [(joined.member_id, None)])
     assert (await join(coordinator, "b")).error is ErrorCode.NONE
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     (listed,) = following.list_groups()
     assert (listed.type, listed.protocol_type) == (GroupType.STREAMS, "streams")
     assert group_of(following).record is None
     assert group_of(following).offsets.committed == {("t", 0): OFFSET}
-    following.close()
 
 
-async def test_a_group_that_changes_its_type_gets_new_timers() -> None:
+async def test_a_group_that_changes_its_type_gets_new_timers(coordinators):
     """The timer of the former streams group would fire first, and do nothing."""
-    coordinator = coordinator_on(MemoryLog(), session_timeout_ms=50)
+    coordinator = await coordinators.next(streams={"session_timeout_ms": 50})
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
     joined = await coordinator.join("g", classic_join())
@@ -518,11 +427,9 @@ async def test_a_group_that_changes_its_type_gets_new_timers() -> None:
     members = group_of(coordinator).consumer
     assert members is not None
     await until(lambda: not members.members)
-    coordinator.close()
 
 
-async def test_requests_of_other_protocols_reject_a_streams_group() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_requests_of_other_protocols_reject_a_streams_group(coordinator):
     await join(coordinator, "a")
     consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
     found = await coordinator.consumers.heartbeat("g", consumer, 1)
@@ -533,11 +440,9 @@ async def test_requests_of_other_protocols_reject_a_streams_group() -> None:
     )
     assert await coordinator.consumers.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
     assert coordinator.unknown_group("g") == "Group g is not a classic group."
-    coordinator.close()
 
 
-async def test_streams_heartbeats_reject_groups_of_other_types() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_streams_heartbeats_reject_groups_of_other_types(coordinator):
     absent = await send(coordinator, "a", 3)
     assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
     assert absent.message == "Streams group g not found."
@@ -551,7 +456,6 @@ async def test_streams_heartbeats_reject_groups_of_other_types() -> None:
             ErrorCode.GROUP_ID_NOT_FOUND,
             "Group g is not a streams group.",
         )
-    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -571,27 +475,21 @@ async def test_streams_heartbeats_reject_groups_of_other_types() -> None:
         ),
     ],
 )
-async def test_an_invalid_join_is_rejected_and_creates_no_group(
-    fields: dict[str, Any], message: str
-) -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_an_invalid_join_is_rejected_and_creates_no_group(coordinator, fields, message):
     refused = await join(coordinator, "a", **fields)
     assert (refused.error, refused.message) == (ErrorCode.INVALID_REQUEST, message)
     assert coordinator.list_groups() == []
-    coordinator.close()
 
 
-async def test_a_full_group_rejects_new_members() -> None:
-    coordinator = coordinator_on(MemoryLog(), members_max=1)
+async def test_a_full_group_rejects_new_members(coordinators):
+    coordinator = await coordinators.next(streams={"members_max": 1})
     await join(coordinator, "a")
     refused = await join(coordinator, "b")
     assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert (await send(coordinator, "a", 2)).error is ErrorCode.NONE
-    coordinator.close()
 
 
-async def test_epochs_and_tasks_of_heartbeats_are_validated() -> None:
-    coordinator = coordinator_on(MemoryLog())
+async def test_epochs_and_tasks_of_heartbeats_are_validated(coordinator):
     await join(coordinator, "a")
     for epoch in (1, 3):
         assert (await send(coordinator, "a", epoch)).error is ErrorCode.FENCED_MEMBER_EPOCH
@@ -605,12 +503,9 @@ async def test_epochs_and_tasks_of_heartbeats_are_validated() -> None:
     assert (await send(coordinator, "a", 2)).member_epoch == 3
     repeated = await own(coordinator, "a", 2, Tasks(ALL))
     assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, 3)
-    coordinator.close()
 
 
-async def test_the_response_that_requests_a_revocation_may_get_lost() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_the_response_that_requests_a_revocation_may_get_lost(coordinator, coordinators):
     await join(coordinator, "a")
     coordinator.topics.reset(image_with(5))
     assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
@@ -618,15 +513,13 @@ async def test_the_response_that_requests_a_revocation_may_get_lost() -> None:
     assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
     state = streams_of(coordinator).members["a"].current.state
     assert state is StreamsMemberState.UNREVOKED_TASKS
-    following = await other(log, coordinator, image=image_with(5))
+    following = await coordinators.next(partitions=5)
     requested = await own(following, "a", 2, Tasks(ALL))
     assert (requested.error, requested.member_epoch) == (ErrorCode.NONE, 3)
-    following.close()
 
 
-async def test_a_late_heartbeat_does_not_revoke_tasks() -> None:
+async def test_a_late_heartbeat_does_not_revoke_tasks(coordinator):
     """The heartbeat was sent before the member owned any task."""
-    coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     coordinator.topics.reset(image_with(5))
     assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
@@ -635,12 +528,9 @@ async def test_a_late_heartbeat_does_not_revoke_tasks() -> None:
         assert (await own(coordinator, "a", 2, Tasks())).member_epoch == 3
         state = streams_of(coordinator).members["a"].current.state
         assert state is StreamsMemberState.UNREVOKED_TASKS
-    coordinator.close()
 
 
-async def test_tasks_are_sent_again_after_a_heartbeat_that_could_not_be_written() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_tasks_are_sent_again_after_a_heartbeat_that_could_not_be_written(log, coordinator):
     await join(coordinator, "a", connection_id=1)
     coordinator.topics.reset(image_with(5))
     await own(coordinator, "a", 2, Tasks(ALL), connection_id=1)
@@ -659,13 +549,11 @@ async def test_tasks_are_sent_again_after_a_heartbeat_that_could_not_be_written(
     assert rejected.error is ErrorCode.INVALID_REQUEST
     following = await own(coordinator, "a", again.member_epoch, again.tasks, connection_id=2)
     assert following.tasks is None, "a rejected heartbeat has no effect"
-    coordinator.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> None:
+async def test_members_that_lose_several_responses_are_not_fenced(coordinator, seed):
     rng = Random(seed)
-    coordinator = coordinator_on(MemoryLog())
     tasks: dict[str, Tasks] = {}
     epochs: dict[str, int] = {}
     count, size = 0, 4
@@ -698,12 +586,11 @@ async def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> 
             for index in indexes
         ]
         assert len(owned) == len(set(owned)), "a task has two owners"
-    coordinator.close()
 
 
-async def test_a_member_that_joins_while_the_group_expires_keeps_its_topology() -> None:
-    log = MemoryLog()
-    coordinator = coordinator_on(log)
+async def test_a_member_that_joins_while_the_group_expires_keeps_its_topology(
+    log, coordinator, coordinators
+):
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
     log.hold = True
@@ -715,7 +602,6 @@ async def test_a_member_that_joins_while_the_group_expires_keeps_its_topology() 
     log.hold = False
     log.release()
     joined = await joining
-    following = await other(log, coordinator)
+    following = await coordinators.next()
     again = await send(following, "b", joined.member_epoch)
     assert (again.error, again.member_epoch) == (ErrorCode.NONE, joined.member_epoch)
-    following.close()

@@ -3,7 +3,7 @@ completes decided transactions.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -124,11 +124,18 @@ class CoordinatorHarness:
     ) -> ProducerIdentity:
         code, producer = await self.coordinator.init_producer_id("tid", timeout_ms, None)
         assert code is ErrorCode.NONE
-        assert (
-            await self.coordinator.add_partitions("tid", producer, partitions, connection_id=1)
-            is ErrorCode.NONE
-        )
+        assert await self.add(producer, partitions) is ErrorCode.NONE
         return producer
+
+    async def add(self, producer, partitions, *, connection_id=1) -> ErrorCode:
+        return await self.coordinator.add_partitions(
+            "tid", producer, partitions, connection_id=connection_id
+        )
+
+    async def end(self, producer, *, committed=True, connection_id=1) -> ErrorCode:
+        return await self.coordinator.end(
+            "tid", producer, committed=committed, connection_id=connection_id
+        )
 
     async def until_state(self, state: TransactionState) -> TransactionMetadata:
         async with asyncio.timeout(PATIENCE_S):
@@ -139,26 +146,16 @@ class CoordinatorHarness:
                 await asyncio.sleep(0.001)
 
 
-async def _held(
-    log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
-) -> "asyncio.Task[ErrorCode]":
-    """Start the request; return once its record is appended but not yet durable."""
-    log.hold = True
-    log.appended.clear()
-    task = request()
-    await log.appended.wait()
-    return task
+@pytest.fixture
+async def harness():
+    started = CoordinatorHarness()
+    yield started
+    started.coordinator.close()
 
 
-async def test_a_commit_is_acknowledged_when_it_is_decided_and_markers_are_sent() -> None:
-    harness = CoordinatorHarness()
+async def test_a_commit_is_acknowledged_when_it_is_decided_and_markers_are_sent(harness):
     producer = await harness.begun(T0, T1)
-    task = await _held(
-        harness.log,
-        lambda: asyncio.create_task(
-            harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        ),
-    )
+    task = await harness.log.holding(harness.end(producer))
     assert not task.done()
     assert harness.leaders.written == [], "no response precedes durability"
     harness.log.hold = False
@@ -166,116 +163,68 @@ async def test_a_commit_is_acknowledged_when_it_is_decided_and_markers_are_sent(
     assert await task is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert sorted(harness.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
-    assert (
-        await harness.coordinator.end("tid", producer, committed=False, connection_id=1)
-        is ErrorCode.INVALID_TXN_STATE
-    )
-    harness.coordinator.close()
+    assert await harness.end(producer) is ErrorCode.NONE
+    assert await harness.end(producer, committed=False) is ErrorCode.INVALID_TXN_STATE
 
 
 @pytest.mark.parametrize("committed", [False, True])
-async def test_the_next_coordinator_completes_decided_transactions(committed: bool) -> None:
-    harness = CoordinatorHarness()
+async def test_the_next_coordinator_completes_decided_transactions(harness, committed):
     producer = await harness.begun(T0, T1)
     harness.leaders.stalled.clear()
-    assert (
-        await harness.coordinator.end("tid", producer, committed=committed, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer, committed=committed) is ErrorCode.NONE
     harness.restart()
     harness.leaders.stalled.set()
     await harness.until_state(
         TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     )
     assert sorted(harness.leaders.written) == [(T0, 0, committed, 2), (T1, 0, committed, 2)]
-    harness.coordinator.close()
 
 
-async def test_a_coordinator_that_lost_its_lease_confirms_nothing() -> None:
+async def test_a_coordinator_that_lost_its_lease_confirms_nothing(harness):
     """The coordinator was paused, so the commit in its memory may belong to the previous
     transaction.
     """
-    harness = CoordinatorHarness()
     producer = await harness.begun(T0)
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     harness.log.can_write = False
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NOT_COORDINATOR
-    )
-    assert (
-        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
-        is ErrorCode.NOT_COORDINATOR
-    )
+    assert await harness.end(producer) is ErrorCode.NOT_COORDINATOR
+    assert await harness.add(producer, [T0]) is ErrorCode.NOT_COORDINATOR
     harness.log.can_write = True
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
-    harness.coordinator.close()
+    assert await harness.end(producer) is ErrorCode.NONE
 
 
-async def test_a_coordinator_that_may_have_been_replaced_returns_only_what_it_appends() -> None:
+async def test_a_coordinator_that_may_have_been_replaced_returns_only_what_it_appends(harness):
     """A firewall rejects its connections: the next coordinator may already have the producer's next
     transaction.
     """
-    harness = CoordinatorHarness()
     producer = await harness.begun(T0)
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     harness.log.leads_alone = False
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NOT_COORDINATOR
-    )
+    assert await harness.end(producer) is ErrorCode.NOT_COORDINATOR
     assert (
         await harness.coordinator.end("unknown", producer, committed=True, connection_id=1)
         is ErrorCode.NOT_COORDINATOR
     )
     assert await harness.coordinator.describe("tid") is ErrorCode.NOT_COORDINATOR
-    assert (
-        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
-        is ErrorCode.NONE
-    ), "the WAL's fence protects it"
-    harness.coordinator.close()
+    assert await harness.add(producer, [T0]) is ErrorCode.NONE, "the WAL's fence protects it"
 
 
-async def test_changes_that_could_not_be_written_are_rolled_back() -> None:
-    harness = CoordinatorHarness()
+async def test_changes_that_could_not_be_written_are_rolled_back(harness):
     producer = await harness.begun(T0)
-    task = await _held(
-        harness.log,
-        lambda: asyncio.create_task(
-            harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        ),
-    )
+    task = await harness.log.holding(harness.end(producer))
     harness.restart()
     task.cancel()
     harness.log.hold = False
     found = await harness.until_state(TransactionState.ONGOING)
     assert found.partitions == frozenset({T0})
-    assert (
-        await harness.coordinator.end("tid", producer, committed=False, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer, committed=False) is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_ABORT)
     assert harness.leaders.written == [(T0, 0, False, 2)]
-    harness.coordinator.close()
 
 
-async def test_markers_are_retried_and_deleted_partitions_need_none() -> None:
-    harness = CoordinatorHarness()
+async def test_markers_are_retried_and_deleted_partitions_need_none(harness):
     producer = await harness.begun(T0, T1, GONE)
     harness.leaders.broken_count = 2
     harness.leaders.responses = {
@@ -283,51 +232,33 @@ async def test_markers_are_retried_and_deleted_partitions_need_none() -> None:
         T1: [ErrorCode.INVALID_PRODUCER_EPOCH],
     }
     harness.leaders.leaders[T1] = None
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await until(lambda: not harness.leaders.responses[T0])
     harness.leaders.leaders[T1] = NodeId(0)
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert [partition for partition, *_ in harness.leaders.written].count(T0) == 3
-    harness.coordinator.close()
 
 
-async def test_a_fenced_coordinator_leaves_remaining_markers_to_the_next_one() -> None:
-    harness = CoordinatorHarness()
+async def test_a_fenced_coordinator_leaves_remaining_markers_to_the_next_one(harness):
     producer = await harness.begun(T0, T1)
     harness.leaders.responses = {
         T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED],
         T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3,
     }
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await until(lambda: not harness.leaders.responses[T0])
     found = await harness.coordinator.describe("tid")
     assert isinstance(found, TransactionMetadata)
     assert found.state is TransactionState.PREPARE_COMMIT
     harness.restart()
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
-    harness.coordinator.close()
 
 
-async def test_serials_increase_with_each_transaction_whatever_the_clock_does() -> None:
-    harness = CoordinatorHarness()
+async def test_serials_increase_with_each_transaction_whatever_the_clock_does(harness):
     producer = await harness.begun(T0)
     for number in range(4):
-        assert (
-            await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
-            is ErrorCode.NONE
-        )
-        assert (
-            await harness.coordinator.end(
-                "tid", producer, committed=number % 2 == 0, connection_id=1
-            )
-            is ErrorCode.NONE
-        )
+        assert await harness.add(producer, [T0]) is ErrorCode.NONE
+        assert await harness.end(producer, committed=number % 2 == 0) is ErrorCode.NONE
         await harness.until_state(
             TransactionState.COMPLETE_ABORT if number % 2 else TransactionState.COMPLETE_COMMIT
         )
@@ -338,18 +269,14 @@ async def test_serials_increase_with_each_transaction_whatever_the_clock_does() 
     assert min(harness.leaders.serials) >= 0
 
 
-async def test_copies_of_a_marker_have_the_same_serial() -> None:
-    harness = CoordinatorHarness()
+async def test_copies_of_a_marker_have_the_same_serial(harness):
     producer = await harness.begun(T0)
     harness.leaders.broken_count = 1
     harness.leaders.responses[T0] = [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ]
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await until(lambda: len(harness.leaders.serials) >= 2)
     first = set(harness.leaders.serials)
     assert len(first) == 1
@@ -360,48 +287,28 @@ async def test_copies_of_a_marker_have_the_same_serial() -> None:
     assert harness.leaders.serials[-1] > first.pop()
 
 
-async def test_a_late_end_txn_does_not_decide_the_next_transaction() -> None:
-    harness = CoordinatorHarness()
+async def test_a_late_end_txn_does_not_decide_the_next_transaction(harness):
     producer = await harness.begun(T0)
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer) is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
-    assert (
-        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=2)
-        is ErrorCode.NONE
-    )
+    assert await harness.add(producer, [T0], connection_id=2) is ErrorCode.NONE
     for request in (
-        harness.coordinator.end("tid", producer, committed=True, connection_id=1),
-        harness.coordinator.add_partitions("tid", producer, [T1], connection_id=1),
+        harness.end(producer),
+        harness.add(producer, [T1]),
     ):
         with pytest.raises(LateRequest):
             await request
     assert (await harness.until_state(TransactionState.ONGOING)).partitions == {T0}
-    assert (
-        await harness.coordinator.end("tid", producer, committed=False, connection_id=3)
-        is ErrorCode.NONE
-    )
+    assert await harness.end(producer, committed=False, connection_id=3) is ErrorCode.NONE
     await harness.until_state(TransactionState.COMPLETE_ABORT)
 
 
-async def test_a_late_end_txn_stays_late_after_waiting_for_the_previous_transaction() -> None:
-    harness = CoordinatorHarness()
+async def test_a_late_end_txn_stays_late_after_waiting_for_the_previous_transaction(harness):
     producer = await harness.begun(T0)
-    task = await _held(
-        harness.log,
-        lambda: asyncio.create_task(
-            harness.coordinator.add_partitions("tid", producer, [T1], connection_id=1)
-        ),
-    )
-    late = asyncio.create_task(
-        harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-    )
+    task = await harness.log.holding(harness.add(producer, [T1]))
+    late = asyncio.create_task(harness.end(producer))
     await asyncio.sleep(0)
-    again = asyncio.create_task(
-        harness.coordinator.add_partitions("tid", producer, [T1], connection_id=2)
-    )
+    again = asyncio.create_task(harness.add(producer, [T1], connection_id=2))
     await asyncio.sleep(0)
     harness.log.hold = False
     harness.log.release()
@@ -411,27 +318,21 @@ async def test_a_late_end_txn_stays_late_after_waiting_for_the_previous_transact
         await late
 
 
-async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
-    harness = CoordinatorHarness()
+async def test_a_new_producer_waits_for_the_abort_of_the_old_one(harness):
     old = await harness.begun(T0)
     code, new = await harness.coordinator.init_producer_id("tid", 60_000, None)
     assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), (
         "not CONCURRENT_TRANSACTIONS, for it is soon over"
     )
     assert harness.leaders.written == [(T0, 1, False, 1)]
-    assert (
-        await harness.coordinator.end("tid", old, committed=True, connection_id=1)
-        is ErrorCode.PRODUCER_FENCED
-    )
-    harness.coordinator.close()
+    assert await harness.end(old) is ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
-async def test_timeouts_do_not_depend_on_the_clock_of_the_next_coordinator(off_ms: int) -> None:
+async def test_timeouts_do_not_depend_on_the_clock_of_the_next_coordinator(harness, off_ms):
     """An open transaction gets its full timeout from the moment at which the coordinator has loaded
     it.
     """
-    harness = CoordinatorHarness()
     await harness.begun(T0, timeout_ms=5_000)
     harness.now_ms += 4_000 + off_ms
     harness.restart()
@@ -442,11 +343,9 @@ async def test_timeouts_do_not_depend_on_the_clock_of_the_next_coordinator(off_m
     harness.now_ms += 1
     harness.coordinator.tick()
     await harness.until_state(TransactionState.COMPLETE_ABORT)
-    harness.coordinator.close()
 
 
-async def test_the_next_coordinator_also_aborts_on_timeout() -> None:
-    harness = CoordinatorHarness()
+async def test_the_next_coordinator_also_aborts_on_timeout(harness):
     producer = await harness.begun(T0, timeout_ms=5_000)
     harness.coordinator.tick()
     harness.restart()
@@ -455,24 +354,20 @@ async def test_the_next_coordinator_also_aborts_on_timeout() -> None:
     harness.coordinator.tick()
     found = await harness.until_state(TransactionState.COMPLETE_ABORT)
     assert found.producer_epoch == producer.producer_epoch + 1
-    assert (
-        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
-        is ErrorCode.PRODUCER_FENCED
-    )
+    assert await harness.end(producer) is ErrorCode.PRODUCER_FENCED
     harness.now_ms += LIMITS.id_expiration_ms + 1
     harness.coordinator.tick()
     await until(lambda: not harness.coordinator.listed())
     harness.restart()
     assert await harness.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    harness.coordinator.close()
 
 
 async def test_a_coordinator_that_is_loading_does_not_list_only_some_transactions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    harness, monkeypatch
+):
     """Administrators would consider the transactions that are not listed hanging."""
     monkeypatch.setattr(shards, "LOAD_WAIT_S", 0.01)
-    harness, cluster = CoordinatorHarness(), PartitionHarness()
+    cluster = PartitionHarness()
     await harness.begun(T0)
     broker = await cluster.broker(1)
     read, may_read = harness.log.read, asyncio.Event()
@@ -499,7 +394,6 @@ async def test_a_coordinator_that_is_loading_does_not_list_only_some_transaction
     unknown = wire_list.ListTransactionsRequest(state_filters=["Ongoing", "x", "x"])
     response = await handle_list_transactions(broker, broker.context(api, 1, unknown))
     assert broker.decode_response(api, 1, response).unknown_state_filters == ["x"]
-    harness.coordinator.close()
     await broker.close()
 
 
@@ -522,8 +416,7 @@ async def end_epoch(
     return await harness.coordinator.end_epoch("tid", producer, committed=committed)
 
 
-async def test_partition_leaders_add_partitions_and_end_txn_returns_the_next_epoch() -> None:
-    harness = CoordinatorHarness()
+async def test_partition_leaders_add_partitions_and_end_txn_returns_the_next_epoch(harness):
     first = await started(harness)
     response = harness.coordinator.respond_to_leader
     assert await response(membership(first), [T0, T1]) == dict.fromkeys([T0, T1], ErrorCode.NONE)
@@ -540,11 +433,9 @@ async def test_partition_leaders_add_partitions_and_end_txn_returns_the_next_epo
     for adds in (True, False):
         assert await response(membership(first, adds=adds), [T0]) == {T0: ErrorCode.PRODUCER_FENCED}
     assert (await end_epoch(harness, first, committed=False))[0] is ErrorCode.INVALID_TXN_STATE
-    harness.coordinator.close()
 
 
-async def test_requests_of_partition_leaders_do_not_wait_for_the_previous_transaction() -> None:
-    harness = CoordinatorHarness()
+async def test_requests_of_partition_leaders_do_not_wait_for_the_previous_transaction(harness):
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
     harness.leaders.stalled.clear()
@@ -556,11 +447,9 @@ async def test_requests_of_partition_leaders_do_not_wait_for_the_previous_transa
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     added = await harness.coordinator.respond_to_leader(membership(second), [T0])
     assert added == {T0: ErrorCode.NONE}
-    harness.coordinator.close()
 
 
-async def test_the_next_coordinator_recognizes_a_repeated_end_txn() -> None:
-    harness = CoordinatorHarness()
+async def test_the_next_coordinator_recognizes_a_repeated_end_txn(harness):
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
     harness.leaders.stalled.clear()
@@ -571,17 +460,12 @@ async def test_the_next_coordinator_recognizes_a_repeated_end_txn() -> None:
     assert await end_epoch(harness, first) == (ErrorCode.NONE, second)
     assert harness.leaders.written == [(T0, 1, True, 2)]
     assert (await end_epoch(harness, second))[0] is ErrorCode.INVALID_TXN_STATE
-    harness.coordinator.close()
 
 
-async def test_an_end_txn_that_could_not_be_written_has_no_effect() -> None:
-    harness = CoordinatorHarness()
+async def test_an_end_txn_that_could_not_be_written_has_no_effect(harness):
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
-    harness.log.hold = True
-    harness.log.appended.clear()
-    task = asyncio.create_task(end_epoch(harness, first))
-    await harness.log.appended.wait()
+    task = await harness.log.holding(end_epoch(harness, first))
     assert harness.leaders.written == []
     harness.restart()
     task.cancel()
@@ -591,30 +475,22 @@ async def test_an_end_txn_that_could_not_be_written_has_no_effect() -> None:
         ErrorCode.NONE,
         ProducerIdentity(first.producer_id, 1),
     )
-    harness.coordinator.close()
 
 
-async def test_invalid_requests_and_requests_above_the_limits_are_rejected() -> None:
-    harness = CoordinatorHarness()
+async def test_invalid_requests_and_requests_above_the_limits_are_rejected(harness):
     init = harness.coordinator.init_producer_id
     assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
     assert (await init("tid", 0, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[
         0
     ] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert (
-        await harness.coordinator.end(
-            "tid", ProducerIdentity(1, 0), committed=True, connection_id=1
-        )
-        is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    )
+    assert await harness.end(ProducerIdentity(1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     same_partition = [name for name in map(str, range(20)) if partition_for(name, 2) == 0][:3]
     codes = [(await init(name, 1_000, None))[0] for name in same_partition]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     harness.log.foreign.update({0, 1})
     harness.coordinator.partition_closed(0)
     assert (await init(same_partition[0], 1_000, None))[0] is ErrorCode.NOT_COORDINATOR
-    harness.coordinator.close()
 
 
 metadata = st.builds(
