@@ -13,8 +13,8 @@ from penstock.base.principal import Principal
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed
-from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.client.errors import KafkaFailed, Refused
+from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
 RESOURCES: Final = {
@@ -111,7 +111,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
         describe_acls.DescribeAclsResponse,
     )
     if response.error_code:
-        raise _refused(response.error_code, response.error_message)
+        raise _refused("ACLs cannot be listed", response.error_code, response.error_message)
     return _sorted(
         _view(
             resource.resource_type,
@@ -143,7 +143,7 @@ def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
     )
     for result in response.results:
         if result.error_code:
-            raise _refused(result.error_code, result.error_message)
+            raise _refused("the ACL was not added", result.error_code, result.error_message)
 
 
 def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
@@ -155,7 +155,7 @@ def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     )
     (result,) = response.filter_results
     if result.error_code:
-        raise _refused(result.error_code, result.error_message)
+        raise _refused("ACLs were not removed", result.error_code, result.error_message)
     return _sorted(
         _view(
             acl.resource_type,
@@ -198,8 +198,10 @@ def _sorted(views: Iterable[AclView]) -> list[AclView]:
     )
 
 
-def _refused(code: int, message: str | None) -> KafkaFailed:
-    text = explain(code, message)
-    if known_code(code) is ErrorCode.SECURITY_DISABLED:
-        text += ": set authorizer.class.name on all brokers, or try `penstock dev --secure`"
-    return KafkaFailed(text)
+def _refused(failed: str, code: int, message: str | None) -> KafkaFailed:
+    error = Refused(failed, code, message)
+    if known_code(code) is not ErrorCode.SECURITY_DISABLED:
+        return error
+    return KafkaFailed(
+        f"{error}: set authorizer.class.name on all brokers, or try `penstock dev --secure`"
+    )

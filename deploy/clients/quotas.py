@@ -8,7 +8,7 @@ import msgspec
 from penstock.controller.metadata.quotas import CLIENT_ID, IP, USER
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import check
 from penstock.protocol.gen import alter_client_quotas as altering
 from penstock.protocol.gen import describe_client_quotas as describing
 
@@ -43,8 +43,7 @@ def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[Quo
         describing.DescribeClientQuotasRequest(components),
         describing.DescribeClientQuotasResponse,
     )
-    if response.error_code:
-        raise KafkaFailed(f"quotas cannot be listed: {response.error_message}")
+    check(response.error_code, response.error_message, "quotas cannot be listed")
     found = [
         QuotaView(
             {part.entity_type: part.entity_name for part in entry.entity},
@@ -69,5 +68,4 @@ def alter_quotas(
         altering.AlterClientQuotasResponse,
     )
     for result in response.entries:
-        if result.error_code:
-            raise KafkaFailed(f"quotas of {shown(names)} were not changed: {result.error_message}")
+        check(result.error_code, result.error_message, f"quotas of {shown(names)} were not changed")

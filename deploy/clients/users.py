@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from penstock.base.scram import ScramMechanism, salted_password
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
+from penstock.protocol.client.errors import check
 from penstock.protocol.gen import alter_user_scram_credentials as altering
 from penstock.protocol.gen import describe_user_scram_credentials as describing
 
@@ -31,13 +31,11 @@ def list_users(client: WireClient, *names: str) -> list[UserView]:
         request,
         describing.DescribeUserScramCredentialsResponse,
     )
-    if response.error_code:
-        raise KafkaFailed(f"users cannot be listed: {response.error_message}")
+    check(response.error_code, response.error_message, "users cannot be listed")
     found: list[UserView] = []
     for result in response.results:
-        if result.error_code and result.error_code != _NOT_FOUND:
-            raise KafkaFailed(f"user {result.user!r}: {result.error_message}")
-        if not result.error_code:
+        if result.error_code != _NOT_FOUND:
+            check(result.error_code, result.error_message, f"user {result.user!r}")
             infos = {
                 ScramMechanism(info.mechanism).sasl_name: info.iterations
                 for info in result.credential_infos
@@ -66,6 +64,4 @@ def _alter(client: WireClient, request: altering.AlterUserScramCredentialsReques
         apis.ALTER_USER_SCRAM_CREDENTIALS, request, altering.AlterUserScramCredentialsResponse
     )
     for result in response.results:
-        if result.error_code:
-            kind = DoesNotExist if result.error_code == _NOT_FOUND else KafkaFailed
-            raise kind(f"user {result.user!r} was not changed: {result.error_message}")
+        check(result.error_code, result.error_message, f"user {result.user!r} was not changed")
