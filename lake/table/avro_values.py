@@ -1,8 +1,8 @@
 """Decode Avro values: the binary encoding without a container, one record per value.
 
 Invariants: a value is decoded with the schema it was written with, and converted to the schema of
-the columns. Trailing bytes are an error, because they suggest another schema. Must do no I/O except
-through `find`. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
+the columns. Trailing or missing bytes are an error: they suggest another schema. Must do no I/O
+except through `find`. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
 """
 
 import struct
@@ -80,17 +80,17 @@ class AvroDecoder:
         return reader_of(writer.schema, writer.named), writer.schema
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
-        stream = BytesIO(value)
+        # fastavro skips fields even beyond the end, so one byte more shows where a record ends.
+        stream = BytesIO(b"".join((value, b"\0")))
         if schema_id is None or self._writers is None:
             row = _read(stream, self._columns.schema, None)
         else:
             read, writer = self._writers.of(schema_id)
             row = read(stream, writer, self._columns.schema)
-        if stream.tell() != len(value):
-            raise ValueError(
-                f"{len(value) - stream.tell()} bytes are left after the record: it was written with"
-                " another schema"
-            )
+        left = len(value) - stream.tell()
+        if left:
+            where = f"{left} bytes are left after the record" if left > 0 else "the record is cut"
+            raise ValueError(f"{where}: it was written with another schema")
         return cast("dict[str, Any]", row)
 
 

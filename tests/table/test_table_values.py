@@ -134,6 +134,18 @@ def test_framed_avro_values_are_decoded_with_the_schemas_of_their_ids() -> None:
     assert (rows, errors) == ([row, row], [2, 3, 4])
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"), [("string", "a longer text"), ("double", 1.5), ("boolean", True)]
+)
+def test_avro_values_that_end_in_a_skipped_field_are_errors(kind: str, more: Any) -> None:
+    columns, writer = avro_record(("price", "long")), avro_record(("price", "long"), ("more", kind))
+    value = frame(2) + written(writer, {"price": 1, "more": more})
+    cut = [value[: -1 - missing] for missing in range(len(value) - 6)]
+    given: list[tuple[int | None, bytes]] = [(2, writer), (None, columns)]
+    rows, errors = decode(ValueFormat.of("avro", given, framed=True), value, *cut)
+    assert (rows, errors) == ([{"price": 1}], list(range(1, 1 + len(cut))))
+
+
 def message_set(*fields: tuple[str, int, str], name: str = "Sale", at: int = 0) -> bytes:
     """Return a descriptor set with a message at a given position in its file."""
     file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="demo", syntax="proto3")
