@@ -2,11 +2,13 @@
 
 Invariants: depends on the samples alone. Conflicting types become VARCHAR, which can contain the
 text of any JSON value, so every sample fits the type of its column. Integers that DOUBLE would
-round conflict with fractions. Must not do I/O.
+round conflict with fractions, and so do numbers that it cannot hold. Must not do I/O.
 """
 
 import json
+import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -70,7 +72,7 @@ def infer(values: Iterable[bytes]) -> InferredSchema:
     objects = others = invalid = 0
     for value in values:
         try:
-            parsed: Any = json.loads(value)
+            parsed: Any = json.loads(value, parse_float=fraction)
         except (ValueError, RecursionError):
             invalid += 1
             continue
@@ -143,7 +145,7 @@ def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSO
     if isinstance(value, bool):
         return kind == "BOOLEAN"
     if isinstance(value, int) and kind == "DOUBLE":
-        return abs(value) >= _BEYOND or is_exact(value)
+        return abs(value) <= sys.float_info.max and (abs(value) >= _BEYOND or is_exact(value))
     return (kind == "BIGINT" and isinstance(value, int) and value in _INT64) or (
         kind == "DOUBLE" and isinstance(value, float)
     )
@@ -178,6 +180,12 @@ def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
         return ListOf(item)
     fields = cast("dict[str, Any]", value)
     return _struct([(name, _type_of(item, depth + 1)) for name, item in fields.items()])
+
+
+def fraction(text: str) -> float | str:
+    """Parse a fraction of a JSON value. A number that would become infinite remains text."""
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def is_exact(number: int) -> bool:

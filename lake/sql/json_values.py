@@ -2,7 +2,7 @@
 
 Only the fields that a statement uses become columns. A value that does not fit its column becomes
 NULL and is reported; whether it fits depends only on the value and the column. Nothing is rounded:
-1.5 does not fit BIGINT, 9007199254740993 does not fit DOUBLE, and VARCHAR keeps all digits.
+1.5 does not fit BIGINT, 9007199254740993 and 1e400 do not fit DOUBLE, and VARCHAR keeps all digits.
 """
 
 import json
@@ -23,6 +23,7 @@ from penstock.lake.sql.inference import (
     JsonType,
     ListOf,
     StructOf,
+    fraction,
     structure_fits,
     text_holds_fraction,
     value_fits,
@@ -33,8 +34,10 @@ NOT_JSON: Final = "_value"
 """The column under which values that are not JSON objects are reported."""
 
 _EXACT_MAX: Final = float(1 << 53)
-_MANY_DIGITS: Final = "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)'"
-"""Matches JSON that may contain an integer beyond 53 bits."""
+_MANY_DIGITS: Final = (
+    "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)|[0-9][eE][+]?[0-9]{3,}([^0-9A-Za-z\"]|$)'"
+)
+"""Matches JSON that may contain an integer beyond 53 bits, or a number that DOUBLE cannot hold."""
 
 _BEYOND_63_BITS: Final = "'(^|[^0-9.eE])(9[2-9][0-9]{17}|[0-9]{20})([^0-9.eE]|$)'"
 """Matches JSON that may contain a positive integer beyond 63 bits, for which DuckDB returns NULL.
@@ -370,7 +373,7 @@ def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
 
 def _text_fits(text: str, kind: JsonType) -> bool:
     try:
-        return value_fits(json.loads(text), kind)
+        return value_fits(json.loads(text, parse_float=fraction), kind)
     except (RecursionError, ValueError):  # more levels or digits than Python parses
         return False
 

@@ -71,6 +71,12 @@ def test_values_that_are_not_objects_are_counted_and_ignored() -> None:
     assert found.fields == (("a", "BIGINT"),)
 
 
+def test_numbers_that_double_cannot_hold_become_text() -> None:
+    numbers = b'{"a": 1e400, "b": [-1e309], "c": 1e308, "d": Infinity}', b'{"a": 1.5, "b": [1]}'
+    expected = (("a", "VARCHAR"), ("b", ListOf("VARCHAR")), ("c", "DOUBLE"), ("d", "DOUBLE"))
+    assert infer(numbers).fields == expected
+
+
 def test_types_of_deep_and_wide_values_are_limited() -> None:
     deep: Any = 1
     for _ in range(DEPTH_MAX + 5):

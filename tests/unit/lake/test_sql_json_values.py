@@ -1,6 +1,7 @@
 """JSON values are converted to arrays of the declared column types."""
 
 import json
+import math
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -84,16 +85,22 @@ def test_few_and_many_columns_are_parsed_to_the_same_values(kind: JsonType) -> N
                 "1180591620717411300000": 2.0**70,
                 "9007199254740993.5": 9007199254740994.0,
                 "1e300": 1e300,
+                "-Infinity": -math.inf,
             },
-            ["9007199254740993", "-9007199254740993", "18446744073709551615", "1" * 5_000],
+            [
+                *("9007199254740993", "-9007199254740993", "18446744073709551615", "1" * 5_000),
+                *("1e400", "-1.5E+309", "1" * 400),
+            ],
         ),
         (
             ListOf("DOUBLE"),
             {
                 "[1.5, 9007199254740992]": [1.5, 2.0**53],
                 "[0.12345678901234567]": [0.12345678901234567],
+                "[1e300]": [1e300],
             },
             [
+                *("[1, 1e400]", "[-1.5E+309 , 1]"),
                 "[1.5, 9007199254740993]",
                 "[ -9007199254740993]",
                 f"[12345678901234567, {'1' * 5_000}]",
@@ -103,7 +110,7 @@ def test_few_and_many_columns_are_parsed_to_the_same_values(kind: JsonType) -> N
         (
             StructOf((("a", "DOUBLE"), ("b", "BIGINT"))),
             {'{"a": 1, "b": 9007199254740993}': {"a": 1.0, "b": 9007199254740993}},
-            ['{"b": 1, "a":9007199254740993}'],
+            ['{"b": 1, "a":9007199254740993}', '{"a":1e400}'],
         ),
         (
             StructOf((("a", "BIGINT"),)),
