@@ -254,11 +254,12 @@ class TableSync:
         )
 
     def _prepare_rejects(self, topic_id: str, bounds: Mapping[int, Bounds]) -> TableState:
-        self._rejects.prepare(REJECTS)
         known = self._rejects.state()
+        # Before anything is changed, because this may be the table of another topic.
         self._check_topic(self._rejects, known, topic_id)
         if beyond_end(known.offsets, bounds):
             self._bounds_of(self._rejects, known)
+        self._rejects.prepare(REJECTS)
         return known
 
     def _check_topic(self, table: ExportTable, state: TableState, topic_id: str) -> None:

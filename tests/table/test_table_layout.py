@@ -28,7 +28,7 @@ from penstock.lake.table.job import CompactionJob
 from penstock.lake.table.model import PARTITION, Commit, Layout
 from penstock.lake.table.plan import Bounds, compaction_tasks, wanted_ranges
 from penstock.lake.table.query import query
-from penstock.lake.table.rows import OFFSET, REJECTS
+from penstock.lake.table.rows import OFFSET
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
 from tests.support.iceberg_deletes import delete_row
@@ -316,10 +316,11 @@ def test_dead_letters_of_an_earlier_topic_are_refused(run: Run) -> None:
     """Otherwise the offsets of the earlier topic would hide dead letters of the current one."""
     rejects = run.warehouse.table("t__dlq", Layout())
     rejects.state()
-    rejects.prepare(REJECTS)
+    rejects.prepare(pa.schema([pa.field("n", pa.int64())]))
     rejects.commit(Commit("first", rejects.state(), "t", "earlier-id", 1, {0: 10_000}))
     with pytest.raises(OtherTopic, match=r"table (default\.)?t__dlq contains .*earlier-id"):
         run.all()
+    assert run.warehouse.read("t__dlq", 0).column_names == ["n"], "the other table is unchanged"
 
 
 def test_lost_records_are_an_error_that_can_be_skipped() -> None:
