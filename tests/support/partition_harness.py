@@ -91,6 +91,8 @@ class PartitionHarness:
         self.open_requests = 0
         self.refusing_opens = 0
         self.held_back = None
+        self.brokers = []
+        """Those that run."""
         self.apply([ClusterRecord("test")])
 
     def new_uuid(self):
@@ -172,9 +174,13 @@ class PartitionHarness:
         value = self.run(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
         broker = Broker(self, BrokerIncarnation(value.node_id, value.node_epoch), notice_ms)
+        self.brokers.append(broker)
         await broker.storage.start()
         await broker.partitions.start()
         return broker
+
+    async def close(self):
+        await asyncio.gather(*(broker.close() for broker in self.brokers))
 
     async def leading(self, name, *, partitions):
         """Start a broker and make it the leader of a new topic. Returns the broker."""
@@ -339,12 +345,14 @@ class Broker:
         return found
 
     async def close(self):
+        self.harness.brokers.remove(self)
         await self.tails.close()
         await self.partitions.close()
         await self.storage.close()
 
     async def crash(self):
         """Stop without writing, committing or closing anything."""
+        self.harness.brokers.remove(self)
         self.harness.subscribers.remove(self.partitions.on_batch)
         await self.storage.abandon()
         task = asyncio.ensure_future(self.partitions.close())

@@ -9,16 +9,21 @@ from tests.support.share_states import MemoryShareStates
 
 
 @pytest.fixture
-def harness():
-    return PartitionHarness()
+async def harness():
+    """Return a cluster without brokers; those that run after the test are closed."""
+    cluster = PartitionHarness()
+    yield cluster
+    await cluster.close()
 
 
 @pytest.fixture
 async def one(harness):
-    """Return broker 1; it is closed after the test."""
-    broker = await harness.broker(1)
-    yield broker
-    await broker.close()
+    return await harness.broker(1)
+
+
+@pytest.fixture
+async def pair(harness):
+    return [await harness.broker(1), await harness.broker(2)]
 
 
 @pytest.fixture

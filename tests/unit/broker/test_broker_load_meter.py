@@ -9,7 +9,7 @@ import pytest
 from penstock.base.yielding import at_once
 from penstock.broker.partition.load_meter import STEP_COUNT, AppendTimes, LoadMeter
 from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
-from tests.support.partition_harness import PartitionHarness, batch
+from tests.support.partition_harness import batch
 
 
 def partition(
@@ -96,8 +96,7 @@ def test_a_pending_append_counts_with_its_age() -> None:
     assert times.take(8.0) is None
 
 
-async def test_produce_and_fetch_count_records_and_bytes() -> None:
-    harness = PartitionHarness()
+async def test_produce_and_fetch_count_records_and_bytes(harness) -> None:
     broker = await harness.broker(1)
     harness.topic("t")
     counted = await broker.opened("t")
@@ -111,4 +110,3 @@ async def test_produce_and_fetch_count_records_and_bytes() -> None:
     assert (await broker.produce("t", b"no batch at all")).error_code
     assert (counted.bytes_in, counted.requests_count) == (size, 3)
     assert broker.partitions.append_times.take(2e9) is None, "a refusal says nothing of durability"
-    await broker.close()

@@ -13,7 +13,7 @@ from penstock.broker.coordination.log import LogBatch, TopicLog
 from penstock.broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
-from tests.support.partition_harness import PartitionHarness, transactional
+from tests.support.partition_harness import transactional
 from tests.support.waiting import until
 
 LIMITS = CompactionLimits(
@@ -229,12 +229,9 @@ async def test_loads_process_one_slice_per_event_loop_iteration() -> None:
     table.led.close()
 
 
-async def test_a_large_record_gets_a_batch_of_its_own() -> None:
+async def test_a_large_record_gets_a_batch_of_its_own(harness) -> None:
     """The copies before it and the record together exceed `max.message.bytes` of the topic."""
-    harness = PartitionHarness()
-    harness.brokers = [await harness.broker(1)]
-    harness.topic("t")
-    (broker,) = harness.brokers
+    broker = await harness.leading("t", partitions=1)
     partition = await broker.opened("t")
     log = TopicLog(broker, "t")
     table = await Table(log, CompactionLimits(log_bytes_min=1 << 30)).open()
@@ -246,14 +243,11 @@ async def test_a_large_record_gets_a_batch_of_its_own() -> None:
     await until(lambda: partition.log_start_offset == 10)
     assert [len(batch.records) async for batch in log.read(0)] == [1, 1]
     again.led.close()
-    await broker.close()
 
 
-async def test_the_next_leader_does_not_need_trimmed_records() -> None:
-    harness = PartitionHarness()
-    harness.brokers = [await harness.broker(number) for number in range(2)]
+async def test_the_next_leader_does_not_need_trimmed_records(harness) -> None:
+    first, second = await harness.broker(0), await harness.broker(1)
     harness.topic("t")
-    first, second = harness.brokers
     partition = await first.opened("t")
     await first.produce("t", transactional(7, 0, b"a"))
     await first.mark("t", 7, commit=True)
@@ -268,4 +262,3 @@ async def test_the_next_leader_does_not_need_trimmed_records() -> None:
     inherited = await second.opened("t")
     assert inherited.log.producers.snapshot(inherited.log.data.next_offset) == producers
     assert TopicLog(second, "t").bounds(0) == (2, 2, 3)
-    await asyncio.gather(*(broker.close() for broker in harness.brokers))

@@ -2,33 +2,28 @@
 event loop.
 """
 
-import asyncio
-
 import pytest
 
 from penstock.broker.coordination.log import TopicLog
 from penstock.broker.partition.aborted_transactions import LogInconsistent
 from penstock.protocol.batch.control import Marker
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import PartitionHarness, batch, transactional
+from tests.support.partition_harness import batch, transactional
 from tests.support.waiting import until
 
 
 @pytest.fixture
-async def harness():
-    harness = PartitionHarness()
-    harness.brokers = [await harness.broker(1)]
+async def broker(harness):
+    broker = await harness.broker(1)
     harness.topic("t")
-    yield harness
-    await asyncio.gather(*(broker.close() for broker in harness.brokers))
+    return broker
 
 
 async def nothing(*_):
     return []
 
 
-async def test_appended_records_are_read_and_an_empty_read_is_an_error(harness, monkeypatch):
-    broker = harness.brokers[0]
+async def test_appended_records_are_read_and_an_empty_read_is_an_error(broker, monkeypatch):
     await broker.opened("t")
     for value in (b"a", b"b"):
         await broker.produce("t", batch(value))
@@ -39,8 +34,7 @@ async def test_appended_records_are_read_and_an_empty_read_is_an_error(harness, 
         [found async for found in log.read(0)]
 
 
-async def test_missing_transaction_events_are_an_error(harness, monkeypatch):
-    broker = harness.brokers[0]
+async def test_missing_transaction_events_are_an_error(broker, monkeypatch):
     partition = await broker.opened("t")
     await broker.produce("t", transactional(7, 0, b"a"))
     await broker.mark("t", 7, commit=False)
@@ -52,8 +46,7 @@ async def test_missing_transaction_events_are_an_error(harness, monkeypatch):
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-async def test_a_record_and_its_markers_are_appended_atomically(harness, is_refused):
-    broker = harness.brokers[0]
+async def test_a_record_and_its_markers_are_appended_atomically(broker, harness, is_refused):
     harness.topic("u")
     led, other = await broker.opened("t"), await broker.opened("u")
     await broker.produce("u", transactional(7, 0, b"a"))

@@ -13,7 +13,7 @@ from penstock.objectstore.errors import Unavailable
 from penstock.objectstore.faults import Fault, FaultyStore
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
-from tests.support.partition_harness import NOW, PartitionHarness, batch
+from tests.support.partition_harness import NOW, batch
 from tests.support.waiting import until
 
 PARTITIONS = 3
@@ -55,8 +55,7 @@ def value(number, index):
 
 
 @pytest.fixture
-async def damaged():
-    harness = PartitionHarness()
+async def damaged(harness):
     writer = await harness.broker(1)
     harness.topic("t", partitions=PARTITIONS)
     for index in range(PARTITIONS):
@@ -78,8 +77,7 @@ async def damaged():
     for index in range(PARTITIONS):
         harness.lead("t", reader, index)
         await reader.opened("t", index)
-    yield Damaged(harness, reader, keys)
-    await reader.close()
+    return Damaged(harness, reader, keys)
 
 
 @pytest.fixture
@@ -223,7 +221,6 @@ async def test_a_partition_opens_despite_damage_before_its_checkpoint(damaged):
     damaged.harness.lead("t", third)
     assert isinstance(await third.opened("t"), Partition)
     assert (await third.produce("t", batch(b"new"))).base_offset == ROUNDS
-    await third.close()
 
 
 async def test_stream_reads_raise_the_error(damaged, at_once):
@@ -248,8 +245,7 @@ class Crashed:
 
 
 @pytest.fixture
-async def crashed():
-    harness = PartitionHarness()
+async def crashed(harness):
     writer = await harness.broker(1)
     harness.topic("t", partitions=2)
     keys = []
@@ -260,8 +256,7 @@ async def crashed():
         keys += {info.key async for info in harness.store.list("wal/")} - before
     next_leader = await harness.broker(2)
     await writer.crash()
-    yield Crashed(harness, writer, next_leader, keys)
-    await next_leader.close()
+    return Crashed(harness, writer, next_leader, keys)
 
 
 async def test_a_partition_that_fails_to_open_is_reported_with_the_reason(crashed):

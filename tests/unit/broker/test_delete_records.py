@@ -6,7 +6,7 @@ from penstock.broker.handlers.topics.delete_records import handle_delete_records
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_records as wire
-from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
+from tests.support.partition_harness import batch, idempotent, transactional
 
 
 async def requested(broker, topics, version=2, timeout_ms=5_000):
@@ -43,18 +43,12 @@ async def delete(broker, topic, offset, index=0, version=2, timeout_ms=5_000):
 
 
 @pytest.fixture
-async def world():
-    return PartitionHarness()
-
-
-@pytest.fixture
-async def one(world):
-    broker = await world.broker(1)
-    world.topic("t")
+async def one(harness):
+    broker = await harness.broker(1)
+    harness.topic("t")
     await broker.opened("t")
     await broker.produce("t", idempotent(0, b"a", b"b", b"c", pid=7))
-    yield broker
-    await broker.close()
+    return broker
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -80,8 +74,8 @@ async def test_offsets_outside_of_the_log_are_rejected(one, offset):
     assert await delete(one, "t", offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-async def test_each_partition_has_its_own_error(one, world):
-    world.topic("c", **{"cleanup.policy": "compact"})
+async def test_each_partition_has_its_own_error(one, harness):
+    harness.topic("c", **{"cleanup.policy": "compact"})
     await one.opened("c")
     assert await delete(one, "c", 0) == (ErrorCode.POLICY_VIOLATION, -1)
     assert await delete(one, "u", 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -90,9 +84,9 @@ async def test_each_partition_has_its_own_error(one, world):
     assert await delete(one, "t", 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, monkeypatch):
+async def test_a_lost_response_of_the_controller_loses_no_log_start(one, harness, monkeypatch):
     async def lost(request, *, timeout_s=0):
-        world.run(real(world.image, request, world.now_ms))
+        harness.run(real(harness.image, request, harness.now_ms))
         raise TimeoutError("no response")
 
     from penstock.controller.managers.streams import trim_stream as real
@@ -100,26 +94,25 @@ async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, 
     async def silent(request, *, timeout_s=0):
         raise TimeoutError("no response")
 
-    monkeypatch.setattr(world, "trim_stream", silent)
+    monkeypatch.setattr(harness, "trim_stream", silent)
     assert await delete(one, "t", 1) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    monkeypatch.setattr(world, "trim_stream", lost)
+    monkeypatch.setattr(harness, "trim_stream", lost)
     assert await delete(one, "t", 2) == (0, 2), "the metadata show it"
     found = await one.fetch("t", 1)
     assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert (await one.fetch("t", 2)).log_start == 2
 
 
-async def test_producer_state_is_kept_after_all_records_are_deleted(one, world):
+async def test_producer_state_is_kept_after_all_records_are_deleted(one, harness):
     assert await delete(one, "t", -1) == (0, 3)
     await one.crash()
-    other = await world.broker(2)
-    await world.fail_over(one, other)
-    world.lead("t", other)
+    other = await harness.broker(2)
+    await harness.fail_over(one, other)
+    harness.lead("t", other)
     await other.opened("t")
     repeated = await other.produce("t", idempotent(0, b"a", b"b", b"c", pid=7))
     assert (repeated.error_code, repeated.base_offset) == (0, 0)
     assert (await other.produce("t", idempotent(3, b"d", pid=7))).base_offset == 3
-    await other.close()
 
 
 async def test_records_of_an_open_transaction_can_be_deleted(one):
@@ -132,8 +125,8 @@ async def test_records_of_an_open_transaction_can_be_deleted(one):
     assert await one.committed("t", 5) == [b"e"]
 
 
-async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatch):
-    world.topic("m", 3)
+async def test_a_request_for_many_partitions_flushes_once(one, harness, monkeypatch):
+    harness.topic("m", 3)
     for index in range(3):
         await one.opened("m", index)
         await one.produce("m", batch(b"a", b"b"), index=index)
@@ -217,22 +210,21 @@ KAFKA_RESPONSES = [
 
 
 @pytest.fixture
-async def asked_kafka(world):
+async def asked_kafka(harness):
     """Return ten records in partition 0 of each topic, which has two partitions; the log of `t`
     starts at 3.
     """
-    broker = await world.broker(1)
+    broker = await harness.broker(1)
     policies = {"t": "delete", "c": "compact", "cd": "compact,delete", "dc": "delete,compact"}
     for name, policy in {**policies, "kept": ""}.items():
-        world.topic(name, 2, **{"cleanup.policy": policy})
+        harness.topic(name, 2, **{"cleanup.policy": policy})
         await broker.opened(name, 1)
         await broker.opened(name)
         await broker.produce(name, batch(*[b"v"] * 10))
     for name in ("__consumer_offsets", "__transaction_state"):
-        world.topic(name, 4)
+        harness.topic(name, 4)
     assert await delete(broker, "t", 3) == (0, 3)
-    yield broker
-    await broker.close()
+    return broker
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

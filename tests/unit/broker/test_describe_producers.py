@@ -8,14 +8,9 @@ from penstock.broker.handlers import describe_producers as handler
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import describe_producers as wire
-from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
+from tests.support.partition_harness import NOW, batch, transactional
 
 LATER = NOW + 5_000
-
-
-@pytest.fixture
-async def harness():
-    return PartitionHarness()
 
 
 @pytest.fixture
@@ -25,9 +20,7 @@ async def pair(harness):
     for index in (0, 1):
         await brokers[0].opened("t", index)
     brokers.append(await harness.broker(2))
-    yield brokers
-    for broker in brokers:
-        await broker.close()
+    return brokers
 
 
 @pytest.fixture

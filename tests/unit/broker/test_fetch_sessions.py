@@ -12,21 +12,19 @@ from penstock.broker.requests import fetch_sessions
 from penstock.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from penstock.protocol.fetch import FetchPartitionResult
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from tests.support.partition_harness import PartitionHarness, batch
+from tests.support.partition_harness import batch
 
 PARTITIONS = 3
 
 
 @pytest.fixture
-async def broker():
-    harness = PartitionHarness()
+async def broker(harness):
     broker = await harness.broker(1)
     harness.topic("t", partitions=PARTITIONS)
     for index in range(PARTITIONS):
         harness.lead("t", broker, index)
         await broker.opened("t", index)
-    yield broker
-    await broker.close()
+    return broker
 
 
 def held(response):

@@ -15,18 +15,14 @@ from penstock.broker.partition.fork_point import WantedPoint
 from penstock.controller.api import messages as m
 from penstock.controller.managers.forks import EPOCHS_MAX
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
-from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
+from tests.support.partition_harness import batch, idempotent, transactional
 
 NOWHERE = WantedPoint()
 
 
 @pytest.fixture
-async def cluster():
-    harness = PartitionHarness()
-    brokers = [await harness.broker(number) for number in range(2)]
-    yield harness, *brokers
-    for broker in brokers:
-        await broker.close()
+async def cluster(harness):
+    return harness, await harness.broker(0), await harness.broker(1)
 
 
 async def fork(harness, leader, source, name, requested=NOWHERE, *, with_kept=False):

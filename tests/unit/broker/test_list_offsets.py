@@ -11,14 +11,12 @@ from penstock.protocol.batch.header import parse_header, patch_times
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import list_offsets as wire
-from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
+from tests.support.partition_harness import NOW, batch, transactional
 
 
 @pytest.fixture
-async def one():
-    broker = await PartitionHarness().leading("t", partitions=2)
-    yield broker
-    await broker.close()
+async def one(harness):
+    return await harness.leading("t", partitions=2)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +132,11 @@ def expected(times, timestamp, start, end):
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("start", [0, 1])
-async def test_lookups_by_timestamp_with_unknown_timestamps(name, start):
+async def test_lookups_by_timestamp_with_unknown_timestamps(harness, pair, name, start):
     """In memory, in WAL slots, in one object, and with the log start inside a batch."""
-    world = PartitionHarness()
-    one, two = await world.broker(1), await world.broker(2)
-    world.topic("t", **{"record.validation": "header"})
-    world.lead("t", one)
+    one, two = pair
+    harness.topic("t", **{"record.validation": "header"})
+    harness.lead("t", one)
     leader, times = one, []
     for parts in LOGS[name]:
         for part in parts if isinstance(parts[0], tuple) else [parts]:
@@ -158,25 +155,22 @@ async def test_lookups_by_timestamp_with_unknown_timestamps(name, start):
     await leader.storage.upload()
     await check()
     leader = two
-    world.lead("t", two)
+    harness.lead("t", two)
     await two.opened("t")
     await check()
-    await one.close()
-    await two.close()
 
 
-async def test_the_newest_stable_record_of_a_range_that_continues_after_the_last_stable_offset():
-    world = PartitionHarness()
-    one, two = await world.broker(1), await world.broker(2)
-    world.topic("t")
-    world.lead("t", one)
+async def test_the_newest_stable_record_of_a_range_that_continues_after_the_last_stable_offset(
+    harness, pair
+):
+    one, two = pair
+    harness.topic("t")
+    harness.lead("t", one)
     await one.produce("t", batch(b"a", b"b", timestamp=NOW + 5))
     await one.produce("t", transactional(8, 0, b"x"))
     await one.produce("t", batch(b"c", timestamp=NOW + 9))
-    world.lead("t", two)
+    harness.lead("t", two)
     await two.opened("t")
     for isolation_level, wanted in ((0, (3, NOW + 9)), (1, (0, NOW + 5))):
         found = await two.list_offsets("t", -3, isolation_level=isolation_level)
         assert (found.offset, found.timestamp) == wanted
-    await one.close()
-    await two.close()

@@ -25,7 +25,7 @@ from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.read.object_reader import ObjectReader
-from tests.support.partition_harness import NOW, PartitionHarness
+from tests.support.partition_harness import NOW
 
 DAY_MS = 86_400_000
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
@@ -73,8 +73,8 @@ def duty_of(broker, cleaner):
 class Log:
     """One partition led by two brokers in turn: a change of leaders commits its records."""
 
-    def __init__(self, world, brokers):
-        self.world, self.brokers = world, brokers
+    def __init__(self, harness, brokers):
+        self.harness, self.brokers = harness, brokers
         self.leads = 0
 
     @property
@@ -89,7 +89,7 @@ class Log:
     async def commit(self):
         """Upload and commit everything by changing the leader."""
         self.leads += 1
-        self.world.lead("t", self.leader)
+        self.harness.lead("t", self.leader)
         await self.leader.opened("t")
 
     async def upload(self):
@@ -135,20 +135,11 @@ class Log:
 
 
 @pytest.fixture
-async def world():
-    return PartitionHarness()
-
-
-@pytest.fixture
-async def log(world):
-    brokers = [await world.broker(1), await world.broker(2)]
-    world.topic("t", **COMPACT)
-    found = Log(world, brokers)
-    world.lead("t", brokers[0])
-    await brokers[0].opened("t")
-    yield found
-    for broker in brokers:
-        await broker.close()
+async def log(harness, pair):
+    harness.topic("t", **COMPACT)
+    harness.lead("t", pair[0])
+    await pair[0].opened("t")
+    return Log(harness, pair)
 
 
 # --- kept records ---------------------------------------------------------------------------------
@@ -192,12 +183,12 @@ async def test_a_long_gap_becomes_one_batch_without_records(log):
     ]
 
 
-async def test_gaps_do_not_make_a_clean_log_dirty(log, world):
+async def test_gaps_do_not_make_a_clean_log_dirty(log, harness):
     await log.produce(*(keyed((b"%d" % (at % 20), b"")) for at in range(60)))
     await log.produce(*(keyed((b"%d" % at, b"")) for at in range(0, 20, 2)))
     await log.clean()
     partition = await log.leader.opened("t")
-    entries = world.image.streams.known(partition.log.data.stream_id).entries
+    entries = harness.image.streams.known(partition.log.data.stream_id).entries
     assert partition.log.cleaned.size_bytes == sum(entry.size_bytes for entry in entries)
 
 
@@ -251,10 +242,10 @@ async def test_a_large_range_is_read_in_parts(log, monkeypatch):
     assert [header.base_offset for header in await log.headers()] == [0, 1, 2, 3]
 
 
-async def test_records_without_a_key_are_deleted(log, world):
-    world.configure("t", "cleanup.policy", "delete")
+async def test_records_without_a_key_are_deleted(log, harness):
+    harness.configure("t", "cleanup.policy", "delete")
     await log.produce(keyed((b"a", b"1"), (None, b"2"), (None, b"3")))
-    world.configure("t", "cleanup.policy", "compact")
+    harness.configure("t", "cleanup.policy", "compact")
     await log.clean()
     assert await log.pairs() == [(0, b"a", b"1")]
     refused = await log.leader.produce("t", keyed((None, b"4")))
@@ -317,61 +308,61 @@ async def test_time_lookups_skip_deleted_records(log):
 # --- tombstones -----------------------------------------------------------------------------------
 
 
-async def test_a_tombstone_is_deleted_after_its_retention(log, world):
+async def test_a_tombstone_is_deleted_after_its_retention(log, harness):
     await log.produce(keyed((b"a", b"1"), (b"b", b"1")), keyed((b"a", None), (b"c", b"1")))
     await log.clean()
     assert await log.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
-    world.now_ms += DAY_MS - 1
+    harness.now_ms += DAY_MS - 1
     await log.produce(keyed((b"d", b"1"), timestamp=NOW + 7))
     await log.clean()
     assert (2, b"a", None) in await log.pairs()
-    world.now_ms += 1
+    harness.now_ms += 1
     await log.produce(keyed((b"d", b"2"), timestamp=NOW + 8))
     await log.clean()
     assert await log.pairs() == [(1, b"b", b"1"), (3, b"c", b"1"), (5, b"d", b"2")]
     assert [record.timestamp_ms for record in await log.records()] == [NOW, NOW, NOW + 8]
 
 
-async def test_tombstone_retention_starts_at_the_first_compaction(log, world):
+async def test_tombstone_retention_starts_at_the_first_compaction(log, harness):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", None)))
-    world.now_ms += 30 * DAY_MS
+    harness.now_ms += 30 * DAY_MS
     await log.clean()
     assert await log.pairs() == [(1, b"a", None)]
     assert [record.timestamp_ms for record in await log.records()] == [NOW]
 
 
-async def test_tombstones_can_be_kept_forever(log, world):
-    world.configure("t", "delete.retention.ms", str(2**63 - 1))
+async def test_tombstones_can_be_kept_forever(log, harness):
+    harness.configure("t", "delete.retention.ms", str(2**63 - 1))
     await log.produce(keyed((b"a", b"1")), keyed((b"a", None)))
     await log.clean()
-    world.now_ms += 30 * DAY_MS
+    harness.now_ms += 30 * DAY_MS
     await log.produce(keyed((b"b", b"1"), timestamp=NOW + 1))
     await log.clean()
     assert await log.pairs() == [(1, b"a", None), (2, b"b", b"1")]
     assert [record.timestamp_ms for record in await log.records()] == [NOW, NOW + 1]
 
 
-async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, world):
+async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, harness):
     """Otherwise a fork with these records would contain the key."""
-    world.configure("t", "delete.retention.ms", "0")
-    world.configure("t", "penstock.delete.grace.ms", "9")
+    harness.configure("t", "delete.retention.ms", "0")
+    harness.configure("t", "penstock.delete.grace.ms", "9")
     await log.produce(keyed((b"k", b"1"), (b"a", b"1")))
     partition = await log.leader.opened("t")
     assert await log.leader.partitions.trim_all([(partition, Offset(2))], keep=True) == [None]
     await log.produce(keyed((b"k", None)))
     await log.clean()
-    world.now_ms += 8
+    harness.now_ms += 8
     await log.produce(keyed((b"b", b"1")))
     await log.clean()
     assert await log.leader.values_from("t", 2) == [None, b"1"]
-    topic_id = world.image.topics.by_name("t").topic_id
+    topic_id = harness.image.topics.by_name("t").topic_id
     point = (await find_fork_points(log.leader, [("t", {0: WantedPoint()})]))[0][0]
     fork = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=True)
-    world.topic("f", fork=fork)
-    world.lead("f", log.brokers[1])
+    harness.topic("f", fork=fork)
+    harness.lead("f", log.brokers[1])
     await log.brokers[1].opened("f")
     assert await log.brokers[1].values_from("f", 0) == [b"1", b"1", None, b"1"]
-    world.now_ms += 1
+    harness.now_ms += 1
     await log.produce(keyed((b"c", b"1")))
     await log.clean()
     assert await log.leader.values_from("t", 2) == [b"1", b"1"]
@@ -379,11 +370,11 @@ async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, wo
 
 @pytest.mark.parametrize("group_bytes_max", [1, 8 << 20])
 async def test_records_deleted_during_a_pass_do_not_outlive_their_tombstone(
-    log, world, monkeypatch, group_bytes_max
+    log, harness, monkeypatch, group_bytes_max
 ):
     """The pass has begun before the records can be restored."""
-    world.configure("t", "delete.retention.ms", "0")
-    world.configure("t", "penstock.delete.grace.ms", "9")
+    harness.configure("t", "delete.retention.ms", "0")
+    harness.configure("t", "penstock.delete.grace.ms", "9")
     await log.produce(keyed((b"k", b"1"), (b"a", b"1")))
     await log.upload()
     await log.produce(keyed((b"k", None)))
@@ -402,20 +393,20 @@ async def test_records_deleted_during_a_pass_do_not_outlive_their_tombstone(
         await duty.check()
     assert duty.failures == 1
     for later_ms in (1, 7):
-        world.now_ms += later_ms
+        harness.now_ms += later_ms
         await log.produce(keyed((b"b", b"1")))
         await log.clean()
         assert await log.leader.values_from("t", 2) == [None, b"1"]
         await log.commit()
-    world.now_ms += 2
+    harness.now_ms += 2
     await log.produce(keyed((b"c", b"1")))
     await log.clean()
     assert await log.leader.values_from("t", 2) == [b"1", b"1"]
 
 
-async def test_deleted_records_do_not_count_as_clean(log, world):
+async def test_deleted_records_do_not_count_as_clean(log, harness):
     """Otherwise the log would not be due before it is as large as it was."""
-    world.configure("t", "min.cleanable.dirty.ratio", "0.5")
+    harness.configure("t", "min.cleanable.dirty.ratio", "0.5")
     await log.produce(keyed((b"a", bytes(10_000))))
     await log.clean()
     await log.produce(keyed((b"b", b"1")), keyed((b"b", b"2")))
@@ -438,30 +429,30 @@ async def test_deleted_records_do_not_count_as_clean(log, world):
     ],
     ids=["ratio", "max lag", "min lag"],
 )
-async def test_a_log_is_uploaded_when_it_is_due_for_compaction(log, world, configs):
+async def test_a_log_is_uploaded_when_it_is_due_for_compaction(log, harness, configs):
     for name, value in configs.items():
-        world.configure("t", name, value)
+        harness.configure("t", name, value)
     await log.produce(*(keyed((b"a", b"%d" % at), timestamp=NOW - 1) for at in range(3)))
     duty = cleaner_of(log.leader)
     await duty.check()
     if "max.compaction.lag.ms" in configs:
         assert (duty.uploads, duty.passes) == (0, 0), "not due yet"
-        world.now_ms += 1_001
+        harness.now_ms += 1_001
         await duty.check()
     assert (duty.uploads, duty.passes, duty.removed_records) == (1, 1, 2)
     for _ in range(3):
-        world.now_ms += DAY_MS
+        harness.now_ms += DAY_MS
         await duty.check()
     assert duty.uploads == 1, "an idle log costs nothing"
 
 
-async def test_one_upload_serves_all_logs_due_for_compaction(log, world, monkeypatch):
+async def test_one_upload_serves_all_logs_due_for_compaction(log, harness, monkeypatch):
     monkeypatch.setattr(cleaner_duty, "UPLOAD_INTERVAL_S", 3_600)
     leader = log.leader
     topics = ["t", "u", "v"]
     for topic in topics[1:]:
-        world.topic(topic, **COMPACT)
-        world.lead(topic, leader)
+        harness.topic(topic, **COMPACT)
+        harness.lead(topic, leader)
         await leader.opened(topic)
     for topic in topics:
         for value in (b"1", b"2"):
@@ -477,10 +468,10 @@ async def test_one_upload_serves_all_logs_due_for_compaction(log, world, monkeyp
     assert (duty.uploads, duty.passes) == (1, 4)
 
 
-async def test_only_cleanable_ranges_are_uploaded(log, world):
+async def test_only_cleanable_ranges_are_uploaded(log, harness):
     """Records after an open transaction and logs without compaction are not uploaded."""
-    world.topic("plain")
-    world.lead("plain", log.leader)
+    harness.topic("plain")
+    harness.lead("plain", log.leader)
     await log.leader.opened("plain")
     await log.leader.produce("plain", keyed((b"a", b"1")))
     await log.produce(transactional(7, 0, (b"a", b"1")), keyed((b"a", b"2")))
@@ -493,28 +484,28 @@ async def test_only_cleanable_ranges_are_uploaded(log, world):
 
 
 @pytest.mark.parametrize(("later_ms", "count"), [(0, 2), (999, 2), (1_000, 1)])
-async def test_young_records_are_kept(log, world, later_ms, count):
-    world.configure("t", "min.compaction.lag.ms", "1000")
+async def test_young_records_are_kept(log, harness, later_ms, count):
+    harness.configure("t", "min.compaction.lag.ms", "1000")
     await log.produce(keyed((b"a", b"1"), timestamp=NOW - 1_000), keyed((b"a", b"2")))
     await log.commit()
     partition = await log.leader.opened("t")
     partition.log.dirty_since_ms = Millis(NOW - 1_000)
-    world.now_ms += later_ms
+    harness.now_ms += later_ms
     duty = cleaner_of(log.leader)
     await duty.check()
     assert duty.passes == 1
     assert await log.pairs() == [(0, b"a", b"1"), (1, b"a", b"2")][-count:]
 
 
-async def test_records_without_timestamps_have_the_age_of_their_object(log, world):
-    world.configure("t", "min.compaction.lag.ms", "1000")
+async def test_records_without_timestamps_have_the_age_of_their_object(log, harness):
+    harness.configure("t", "min.compaction.lag.ms", "1000")
     await log.produce(keyed((b"a", b"1"), timestamp=-1), keyed((b"a", b"2"), timestamp=-1))
     await log.commit()
     partition = await log.leader.opened("t")
     partition.log.dirty_since_ms = Millis(NOW - 1_000)
     await cleaner_of(log.leader).check()
     assert len(await log.pairs()) == 2
-    world.now_ms += 2_000
+    harness.now_ms += 2_000
     await cleaner_of(log.leader).check()
     assert await log.pairs() == [(1, b"a", b"2")]
 
@@ -568,7 +559,7 @@ async def test_the_last_batch_of_the_clean_part_is_unchanged(log, young_from_ms)
     assert {header.delete_horizon_ms for header in await log.headers()} == {None}
 
 
-async def test_a_commit_marker_is_deleted_after_all_records_of_its_transaction(log, world):
+async def test_a_commit_marker_is_deleted_after_all_records_of_its_transaction(log, harness):
     async def marker_count():
         found = (await log.leader.fetch("t", 0)).raw
         return sum(header.is_control for _, header in iter_headers(found.records))
@@ -581,7 +572,7 @@ async def test_a_commit_marker_is_deleted_after_all_records_of_its_transaction(l
     for _ in range(2):
         await log.produce(keyed((b"z", b"1")))
         await log.clean()
-        world.now_ms += DAY_MS
+        harness.now_ms += DAY_MS
     assert await marker_count() == 0
     assert await log.leader.committed("t") == [b"2", b"1"]
 
@@ -602,7 +593,7 @@ async def test_a_block_with_a_transaction_is_read_again(log):
 # --- producers ------------------------------------------------------------------------------------
 
 
-async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, world):
+async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, harness):
     def idempotent(sequence, value):
         return keyed((b"a", value), producer_id=9, producer_epoch=0, base_sequence=sequence)
 
@@ -614,8 +605,8 @@ async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, 
     dead = log.leader
     await dead.crash()
     log.leads += 1
-    await world.fail_over(dead, log.leader)
-    world.lead("t", log.leader)
+    await harness.fail_over(dead, log.leader)
+    harness.lead("t", log.leader)
     await log.leader.opened("t")
     repeated = await log.leader.produce("t", idempotent(2, b"2"))
     assert (repeated.error_code, repeated.base_offset) == (0, 2)
@@ -627,45 +618,45 @@ async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, 
 # --- faults ---------------------------------------------------------------------------------------
 
 
-async def test_a_compaction_is_discarded_if_the_broker_closes_the_log(log, world):
+async def test_a_compaction_is_discarded_if_the_broker_closes_the_log(log, harness):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     duty = cleaner_of(log.leader)
-    real = world.prepare_objects
+    real = harness.prepare_objects
 
     async def move_away(request, *, timeout_s=0):
         prepared = await real(request, timeout_s=timeout_s)
         await log.commit()
         return prepared
 
-    world.prepare_objects = move_away
+    harness.prepare_objects = move_away
     await duty.check()
     assert (duty.passes, duty.failures) == (0, 1)
-    world.prepare_objects = real
+    harness.prepare_objects = real
     assert [offset for offset, _, _ in await log.pairs()] == [0, 1]
 
 
-async def test_a_damaged_object_stops_the_pass_and_suspends_the_log(log, world):
+async def test_a_damaged_object_stops_the_pass_and_suspends_the_log(log, harness):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     partition = await log.leader.opened("t")
-    (entry, *_) = world.image.streams.known(partition.log.data.stream_id).entries
+    (entry, *_) = harness.image.streams.known(partition.log.data.stream_id).entries
     (source,) = log.leader.metadata.objects(partition.log.data.stream_id, 0, 1, 1)
-    body = bytearray(await world.store.get(source.key))
+    body = bytearray(await harness.store.get(source.key))
     body[60] ^= 1
-    await world.store.put(source.key, bytes(body))
+    await harness.store.put(source.key, bytes(body))
     duty = cleaner_of(log.leader)
     await duty.check()
     await duty.check()
     assert (duty.passes, duty.failures) == (0, 1), "it is suspended"
-    assert world.image.streams.known(partition.log.data.stream_id).entries[0] == entry
+    assert harness.image.streams.known(partition.log.data.stream_id).entries[0] == entry
 
 
-async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monkeypatch):
+async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, harness, monkeypatch):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     stream_id = (await log.leader.opened("t")).log.data.stream_id
-    entries = list(world.image.streams.known(stream_id).entries)
+    entries = list(harness.image.streams.known(stream_id).entries)
     (source, *_) = log.leader.metadata.objects(stream_id, 0, 2, 9)
     monkeypatch.setattr("penstock.stream.cleaning.batches.check_crc", lambda batch: False)
     with capture_logs() as events:
@@ -673,23 +664,23 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     (event,) = (item for item in events if item["event"] == "log_cleaning_suspended")
     assert source.key in event["error"], "the object is named"
     assert "the batch at offset 0" in event["error"]
-    assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"
+    assert list(harness.image.streams.known(stream_id).entries) == entries, "the data stay"
 
 
-async def test_a_lost_commit_response_loses_no_records(log, world):
+async def test_a_lost_commit_response_loses_no_records(log, harness):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
-    real = world.commit
+    real = harness.commit
 
     async def lost(request, *, timeout_s=0):
         await real(request)
         raise TimeoutError("no response")
 
-    world.commit = lost
+    harness.commit = lost
     duty = cleaner_of(log.leader)
     await duty.check()
     assert duty.failures == 1
-    world.commit = real
+    harness.commit = real
     await duty.check()
     assert await log.pairs() == [(1, b"a", b"2")]
 
@@ -707,7 +698,7 @@ async def test_readers_do_not_get_compacted_records_from_memory(log):
     assert await log.pairs() == [(4, b"a", b"3"), (5, b"b", b"3")]
 
 
-async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log, world):
+async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log, harness):
     for number in range(3):
         await log.produce(keyed((b"a", b"%d" % number)))
         await log.upload()
@@ -718,9 +709,9 @@ async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log
     stream_id = (await broker.opened("t")).log.data.stream_id
     assert broker.storage.cached_entries(stream_id, 0, 1) is not None
     compactor = Compactor(
-        world.store,
+        harness.store,
         broker.metadata,
-        ObjectReader(world.store, BlockCache(1 << 20)),
+        ObjectReader(harness.store, BlockCache(1 << 20)),
         broker.me,
         owned=broker.storage.open_handles,
         now_ms=broker.now_ms,
@@ -729,7 +720,7 @@ async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log
     )
     while await compactor.run_round():
         pass
-    (entry,) = world.image.streams.known(stream_id).entries
+    (entry,) = harness.image.streams.known(stream_id).entries
     assert (entry.start_offset, entry.end_offset, entry.record_count) == (0, 3, 1)
     await log.commit()
     assert await log.pairs() == [(2, b"a", b"2")]
@@ -773,7 +764,7 @@ def test_the_compaction_policy_comes_from_topic_configs():
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_random_histories_keep_the_newest_record_of_each_key(log, world, seed):
+async def test_random_histories_keep_the_newest_record_of_each_key(log, harness, seed):
     rng = Random(seed)
     written: dict[int, tuple[bytes, bytes | None]] = {}
     decided: dict[bytes, tuple[int, bytes | None]] = {}
@@ -802,7 +793,7 @@ async def test_random_histories_keep_the_newest_record_of_each_key(log, world, s
         if rng.random() < 0.3:
             limits = {"key_map_bytes_max": ENTRY_BYTES_MAX * rng.choice([2, 100])}
             await log.clean(group_bytes_max=rng.choice([1, 500, 1 << 20]), **limits)
-            world.now_ms += rng.choice([0, DAY_MS])
+            harness.now_ms += rng.choice([0, DAY_MS])
     await log.clean()
     await log.clean()
     records = await log.records(isolation_level=0)
@@ -821,7 +812,7 @@ async def test_random_histories_keep_the_newest_record_of_each_key(log, world, s
     assert await log.leader.committed("t") == values
 
 
-async def test_a_fork_point_is_not_inside_a_compacted_range(log, world):
+async def test_a_fork_point_is_not_inside_a_compacted_range(log, harness):
     """The leader has the old batches in memory; in the objects, they are a gap."""
     times = [NOW + number for number in range(10)]
     await log.produce(
@@ -833,7 +824,7 @@ async def test_a_fork_point_is_not_inside_a_compacted_range(log, world):
     await duty.check()
     assert duty.removed_records == 8
     await log.produce(keyed((b"k", b"9"), timestamp=NOW + 20))
-    topic_id = world.image.topics.by_name("t").topic_id
+    topic_id = harness.image.topics.by_name("t").topic_id
 
     async def point_at(**requested):
         return (await find_fork_points(log.leader, [("t", {0: WantedPoint(**requested)})]))[0][0]
@@ -853,8 +844,8 @@ async def test_a_fork_point_is_not_inside_a_compacted_range(log, world):
     for name, (at, values) in requested.items():
         point = await point_at(**at)
         assert isinstance(point, m.ForkedPartition)
-        world.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
-        world.lead(name, log.brokers[1])
+        harness.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
+        harness.lead(name, log.brokers[1])
         await log.brokers[1].opened(name)
         assert (await log.brokers[1].produce(name, keyed((b"own", b"z")))).error_code == 0
         assert await log.brokers[1].values_from(name, 0) == [*values, b"z"]
@@ -862,7 +853,7 @@ async def test_a_fork_point_is_not_inside_a_compacted_range(log, world):
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_fork_contains_records_that_are_compacted_during_its_creation(
-    log, world, monkeypatch, is_open
+    log, harness, monkeypatch, is_open
 ):
     """A newer value is written and compacted while the leader uploads the older one."""
     await log.produce(keyed((b"k", b"old")))
@@ -882,14 +873,14 @@ async def test_a_fork_contains_records_that_are_compacted_during_its_creation(
     monkeypatch.setattr(leader.storage, "upload", slow_upload)
     point = (await find_fork_points(leader, [("t", {0: WantedPoint()})]))[0][0]
     assert isinstance(point, m.ForkedPartition)
-    topic_id = world.image.topics.by_name("t").topic_id
-    world.topic("f", fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
-    world.lead("f", log.brokers[1])
+    topic_id = harness.image.topics.by_name("t").topic_id
+    harness.topic("f", fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
+    harness.lead("f", log.brokers[1])
     await log.brokers[1].opened("f")
     assert await log.brokers[1].committed("f") == [b"new"]
 
 
-async def test_a_fork_of_a_log_compacted_meanwhile_is_retried(log, world):
+async def test_a_fork_of_a_log_compacted_meanwhile_is_retried(log, harness):
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
     requested = {0: WantedPoint(offset=5)}
@@ -897,7 +888,7 @@ async def test_a_fork_of_a_log_compacted_meanwhile_is_retried(log, world):
     assert isinstance(before, m.ForkedPartition)
     assert before.end_offset == 5
     await cleaner_of(log.leader).check()
-    topic_id = world.image.topics.by_name("t").topic_id
+    topic_id = harness.image.topics.by_name("t").topic_id
     fork = m.TopicFork(source_topic_id=topic_id, partitions=[before])
     with pytest.raises(AssertionError, match="past the fork at"):
-        world.topic("f", fork=fork)
+        harness.topic("f", fork=fork)

@@ -15,7 +15,7 @@ from penstock.controller.metadata.records import ObjectCommitted, RangeEntry
 from penstock.protocol import apis
 from penstock.protocol.gen import describe_log_dirs as wire
 from penstock.stream.ports import ObjectRole
-from tests.support.partition_harness import PartitionHarness, batch
+from tests.support.partition_harness import batch
 
 
 def test_sizes_count_the_bytes_of_each_range_and_wal_objects_separately() -> None:
@@ -32,19 +32,6 @@ def test_sizes_count_the_bytes_of_each_range_and_wal_objects_separately() -> Non
     assert usage_of(entries, objects, 5) == PartitionUsage(65, 3, 15)
     assert usage_of([], objects, 5) == PartitionUsage(5, 0, 5)
     assert usage_of(entries, objects, 0, 20) == PartitionUsage(60, 3, 10, 20)
-
-
-@pytest.fixture
-async def world():
-    return PartitionHarness()
-
-
-@pytest.fixture
-async def pair(world):
-    brokers = [await world.broker(1), await world.broker(2)]
-    yield brokers
-    for broker in brokers:
-        await broker.close()
 
 
 async def described(broker, topics=None, version=4, details=False):
@@ -77,16 +64,16 @@ async def sizes(broker, topics=None, version=4):
     }
 
 
-async def test_the_size_of_a_record_is_the_same_in_the_wal_and_in_objects(world, pair):
-    world.topic("t")
+async def test_the_size_of_a_record_is_the_same_in_the_wal_and_in_objects(harness, pair):
+    harness.topic("t")
     one, other = pair
-    world.lead("t", one)
+    harness.lead("t", one)
     await one.opened("t")
     assert await sizes(one) == {("t", 0): (0, 0, 0)}
     first, second = batch(b"a" * 100), batch(b"b" * 50)
     await one.produce("t", first)
     assert await sizes(one) == {("t", 0): (len(first), 0, len(first))}
-    world.lead("t", other)
+    harness.lead("t", other)
     await other.opened("t")
     assert await sizes(one) == {}
     assert await sizes(other) == {("t", 0): (len(first), 1, len(first))}
@@ -97,12 +84,12 @@ async def test_the_size_of_a_record_is_the_same_in_the_wal_and_in_objects(world,
     assert await sizes(other) == {("t", 0): (total, 2, len(first))}
 
 
-async def test_only_requested_partitions_are_listed_once_and_in_order(world, pair):
-    world.topic("b", 2)
-    world.topic("a", 3)
+async def test_only_requested_partitions_are_listed_once_and_in_order(harness, pair):
+    harness.topic("b", 2)
+    harness.topic("a", 3)
     for topic, count in (("a", 3), ("b", 2)):
         for index in range(count):
-            world.lead(topic, pair[0], index)
+            harness.lead(topic, pair[0], index)
     await pair[0].opened("a")
     everything = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
     assert [*await sizes(pair[0])] == everything
@@ -117,9 +104,9 @@ async def test_only_requested_partitions_are_listed_once_and_in_order(world, pai
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-async def test_every_version_contains_the_sizes(world, pair, version):
-    world.topic("t")
-    world.lead("t", pair[0])
+async def test_every_version_contains_the_sizes(harness, pair, version):
+    harness.topic("t")
+    harness.lead("t", pair[0])
     await pair[0].opened("t")
     records = batch(b"a")
     await pair[0].produce("t", records)
@@ -128,10 +115,10 @@ async def test_every_version_contains_the_sizes(world, pair, version):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-async def test_details_are_returned_only_on_request(world, pair, version):
+async def test_details_are_returned_only_on_request(harness, pair, version):
     """Some Kafka clients do not skip unknown tagged fields."""
-    world.topic("t")
-    world.lead("t", pair[0])
+    harness.topic("t")
+    harness.lead("t", pair[0])
     await pair[0].opened("t")
     await pair[0].produce("t", batch(b"a"))
     (topic,) = (await described(pair[0], version=version)).topics
@@ -140,13 +127,13 @@ async def test_details_are_returned_only_on_request(world, pair, version):
     assert (part.object_count, part.wal_bytes, part.shared_bytes) == (-1, -1, -1)
 
 
-async def test_ranges_before_the_log_start_are_not_counted(world, pair):
-    world.topic("t")
+async def test_ranges_before_the_log_start_are_not_counted(harness, pair):
+    harness.topic("t")
     one, other = pair
-    world.lead("t", one)
+    harness.lead("t", one)
     await one.opened("t")
     await one.produce("t", batch(b"a" * 1_000))
-    world.lead("t", other)
+    harness.lead("t", other)
     await other.opened("t")
     kept = batch(b"b")
     await other.produce("t", kept)
@@ -156,17 +143,17 @@ async def test_ranges_before_the_log_start_are_not_counted(world, pair):
 
 
 async def test_a_long_response_yields_to_other_tasks_and_tolerates_a_deletion(
-    world, pair, monkeypatch
+    harness, pair, monkeypatch
 ):
-    world.topic("a")
-    world.topic("b")
+    harness.topic("a")
+    harness.topic("b")
     for name in ("a", "b"):
-        world.lead(name, pair[0])
+        harness.lead(name, pair[0])
         await pair[0].opened(name)
     monkeypatch.setattr("penstock.broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
     request = wire.DescribeLogDirsRequest(None)
     context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)
     pending = asyncio.create_task(handle_describe_log_dirs(pair[0], context))
-    asyncio.get_running_loop().call_soon(world.delete, "b")  # runs during the first pause
+    asyncio.get_running_loop().call_soon(harness.delete, "b")  # runs during the first pause
     response = pair[0].decode_response(apis.DESCRIBE_LOG_DIRS, 4, await pending)
     assert [topic.name for topic in response.results[0].topics] == ["a"]

@@ -12,7 +12,7 @@ from penstock.protocol.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, ite
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cleaning.batches import fillers
-from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
+from tests.support.partition_harness import NOW, batch, transactional
 
 SOURCE = "cluster/topic"
 
@@ -26,20 +26,19 @@ def gap(start: int, end: int) -> bytes:
     return b"".join(bytes(filler) for _, filler in fillers(start, end, -1))
 
 
-async def mirrored_topic(*node_ids: int):
-    harness = PartitionHarness()
+async def mirrored_topic(harness, *node_ids: int):
     brokers = [await harness.broker(node_id) for node_id in node_ids]
     harness.topic("t", **{MIRROR_SOURCE: SOURCE})
     await brokers[0].opened("t")
-    return harness, *brokers
+    return brokers
 
 
 def offsets(found):
     return [(record.offset, record.value) for record in found.records]
 
 
-async def test_batches_keep_their_offsets_and_repeated_batches_are_not_appended():
-    _, broker = await mirrored_topic(1)
+async def test_batches_keep_their_offsets_and_repeated_batches_are_not_appended(harness):
+    (broker,) = await mirrored_topic(harness, 1)
 
     async def send(records: bytes):
         response = await broker.produce("t", records, mirror_source=SOURCE)
@@ -58,11 +57,10 @@ async def test_batches_keep_their_offsets_and_repeated_batches_are_not_appended(
     assert found.records[1].timestamp_ms == NOW + 1
     spans = [(h.base_offset, h.next_offset) for _, h in iter_headers(found.raw.records)]
     assert spans == [(0, 5), (5, 7), (7, 10), (10, 11), (11, 20)]
-    await broker.close()
 
 
-async def test_the_next_leader_continues_at_the_same_offset():
-    harness, one, two = await mirrored_topic(1, 2)
+async def test_the_next_leader_continues_at_the_same_offset(harness):
+    one, two = await mirrored_topic(harness, 1, 2)
     await one.produce("t", gap(0, 3) + at(3, b"a", last=7), mirror_source=SOURCE)
     await one.crash()
     await harness.fail_over(one, two)
@@ -71,11 +69,10 @@ async def test_the_next_leader_continues_at_the_same_offset():
     assert (await two.produce("t", again, mirror_source=SOURCE)).base_offset == 8
     assert offsets(await two.fetch("t", 0)) == [(3, b"a")]
     assert offsets(await two.fetch("t", 8)) == [(8, b"b")]
-    await two.close()
 
 
-async def test_only_the_mirror_can_write_until_it_is_finished():
-    harness, broker = await mirrored_topic(1)
+async def test_only_the_mirror_can_write_until_it_is_finished(harness):
+    (broker,) = await mirrored_topic(harness, 1)
     refused = await broker.produce("t", batch(b"x"))
     assert (refused.error_code, "finish" in refused.error_message) == (
         ErrorCode.POLICY_VIOLATION,
@@ -93,7 +90,6 @@ async def test_only_the_mirror_can_write_until_it_is_finished():
     assert (await broker.produce("t", transactional(7, 0, b"y"))).base_offset == 2
     assert await broker.mark("t", 7, commit=True) == ErrorCode.NONE
     assert [offset for offset, _ in offsets(await broker.fetch("t", 0))] == [0, 1, 2, 3]
-    await broker.close()
 
 
 @pytest.mark.parametrize(
@@ -109,30 +105,28 @@ async def test_only_the_mirror_can_write_until_it_is_finished():
         (at(0, b"a") + at(1, b"b")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-async def test_requests_with_a_forbidden_batch_are_rejected_as_a_whole(records, code):
-    _, broker = await mirrored_topic(1)
+async def test_requests_with_a_forbidden_batch_are_rejected_as_a_whole(harness, records, code):
+    (broker,) = await mirrored_topic(harness, 1)
     response = await broker.produce("t", records, mirror_source=SOURCE)
     assert ErrorCode(response.error_code) == code
     assert (await broker.produce("t", at(0, b"a"), mirror_source=SOURCE)).base_offset == 0
-    await broker.close()
 
 
-async def test_a_transaction_with_a_mirrored_topic_is_not_completed_in_one_group():
+async def test_a_transaction_with_a_mirrored_topic_is_not_completed_in_one_group(harness):
     """The mirrored topic takes no marker, so that the group would be rejected, but only after the
     batches of the mirror in flight are durable. The end of the transaction would fail until then.
     """
-    harness, broker = await mirrored_topic(1)
+    (broker,) = await mirrored_topic(harness, 1)
     harness.topic("other")
     await broker.opened("other")
     marker, markers = Marker(7, 0, False, 3, 10), LedMarkers(broker)
     assert markers.parts(marker, [("other", 0), ("t", 0)], 0) is None
     assert markers.parts(marker, [("other", 0)], 0) == [(await broker.opened("other"), marker)]
     assert await broker.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE
-    await broker.close()
 
 
-async def test_two_concurrent_mirrors_append_each_batch_once():
-    _, broker = await mirrored_topic(1)
+async def test_two_concurrent_mirrors_append_each_batch_once(harness):
+    (broker,) = await mirrored_topic(harness, 1)
     batches = [at(number, b"%d" % number) for number in range(20)]
 
     async def mirror(size: int):
@@ -145,7 +139,6 @@ async def test_two_concurrent_mirrors_append_each_batch_once():
 
     await asyncio.gather(mirror(2), mirror(5))
     assert await broker.values("t") == [b"%d" % number for number in range(20)]
-    await broker.close()
 
 
 def test_mirrored_records_are_not_validated_again() -> None:

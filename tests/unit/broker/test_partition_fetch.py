@@ -10,15 +10,13 @@ from penstock.broker.partition.byte_limiter import ByteLimiter
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cache import log_cache
-from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
+from tests.support.partition_harness import NOW, batch, records_of
 from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
-async def one():
-    broker = await PartitionHarness().leading("t", partitions=3)
-    yield broker
-    await broker.close()
+async def one(harness):
+    return await harness.leading("t", partitions=3)
 
 
 def parked(broker, requested, **options):
@@ -265,7 +263,6 @@ async def test_the_current_leader_is_returned_in_versions_that_have_the_field(on
     response = await one.fetch_all([(one.image.topics.by_name("t").topic_id, 0, 0)], version=16)
     assert response.responses[0].partitions[0].current_leader.leader_id == 2
     assert [endpoint.node_id for endpoint in response.node_endpoints] == [2]
-    await two.close()
 
 
 async def test_cold_data_is_read_from_the_store(one):
@@ -279,7 +276,6 @@ async def test_cold_data_is_read_from_the_store(one):
     assert await two.values("t") == [b"%d" % at for at in range(5)]
     response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
     assert sorted(len(p.records) > 0 for p in response.responses[0].partitions) == [False, True]
-    await two.close()
 
 
 async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one, monkeypatch):
@@ -311,7 +307,6 @@ async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one,
     assert values == [b"%02d" % at for at in range(60)]
     assert 20 <= fetches_count <= 22, "less where the next object is on its way"
     assert 0 < cold_count < fetches_count
-    await two.close()
 
 
 async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(one, monkeypatch):
@@ -330,7 +325,6 @@ async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(on
     monkeypatch.setattr(two.harness.store, "get_range", deleted_meanwhile)
     found = await two.fetch("t", 0)
     assert found.error == ErrorCode.KAFKA_STORAGE_ERROR
-    await two.close()
 
 
 async def test_an_unreadable_partition_is_a_retriable_error_only_for_itself(one):
@@ -378,7 +372,6 @@ async def test_list_offsets_by_timestamp(one):
     ]
     assert cold == [(6, NOW + 300), (4, NOW + 200)]
     assert (await one.list_offsets("t", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await two.close()
 
 
 async def test_the_maximum_timestamp_is_that_of_a_durable_record(one):

@@ -14,7 +14,7 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerState
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
+from tests.support.partition_harness import NOW, batch, idempotent, key_of
 from tests.support.waiting import until
 from tests.unit.broker.test_log_cleaning import cleaner_of
 
@@ -42,10 +42,9 @@ async def test_acknowledged_records_can_be_read(harness, one):
     assert found.high_watermark == 3
 
 
-async def test_producer_state_is_kept_for_24_hours_however_many_others_write():
+async def test_producer_state_is_kept_for_24_hours_however_many_others_write(harness, pair):
     """It survives log compaction, a move with a checkpoint, and a failover that replays the log."""
-    harness = PartitionHarness()
-    one, two = [await harness.broker(number) for number in (1, 2)]
+    one, two = pair
     harness.topic("t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     harness.lead("t", one)
     partition = await one.opened("t")
@@ -74,7 +73,6 @@ async def test_producer_state_is_kept_for_24_hours_however_many_others_write():
     harness.now_ms += 86_400_001
     await one.partitions.checkpoint_durably(recovered)
     assert one.partitions.producers().total == 0
-    await one.close()
 
 
 async def test_producers_above_the_limit_are_evicted_and_reported():
@@ -87,9 +85,7 @@ async def test_producers_above_the_limit_are_evicted_and_reported():
     assert (list(state), state.dropped_count) == ([0, 3, 4], 2)
 
 
-async def test_a_repeated_batch_gets_its_old_offset_after_closing_and_opening():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_repeated_batch_gets_its_old_offset_after_closing_and_opening(harness, one):
     harness.topic("t")
     for at in range(7):
         assert (await one.produce("t", idempotent(at, b"%d" % at))).base_offset == at
@@ -110,12 +106,9 @@ async def test_a_repeated_batch_gets_its_old_offset_after_closing_and_opening():
     assert (
         await one.produce("t", idempotent(8, b"8"))
     ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_crash_neither_loses_nor_duplicates_acknowledged_records():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_crash_neither_loses_nor_duplicates_acknowledged_records(harness, one):
     harness.topic("t")
     for at in range(4):
         await one.produce("t", idempotent(at, b"%d" % at))
@@ -130,7 +123,6 @@ async def test_a_crash_neither_loses_nor_duplicates_acknowledged_records():
     assert (await two.produce("t", idempotent(3, b"3"))).base_offset == 3
     assert (await two.produce("t", idempotent(4, b"4"))).base_offset == 4
     assert (await two.values("t")) == [b"%d" % at for at in range(5)]
-    await two.close()
 
 
 async def test_partitions_with_the_longest_replay_are_checkpointed_first(harness, one):
@@ -182,9 +174,7 @@ async def test_checkpoints_of_many_partitions_yield_to_the_event_loop(harness, o
     partitions[-1].accepts_records = True
 
 
-async def test_recovery_after_a_checkpoint_equals_the_live_state():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_recovery_after_a_checkpoint_equals_the_live_state(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     for at in range(3):
@@ -207,7 +197,6 @@ async def test_recovery_after_a_checkpoint_equals_the_live_state():
     clean = await three.opened("t")
     assert state_of(clean)[0] == before[0]
     assert clean.log.dirty_bytes == 0
-    await three.close()
 
 
 async def test_a_repeated_batch_waits_until_the_first_copy_is_durable(harness, one):
@@ -269,10 +258,9 @@ async def test_log_append_time_is_written_into_the_batch(harness, one):
     assert (await one.fetch("t")).records[0].timestamp_ms == NOW
 
 
-async def test_a_repeated_batch_gets_the_append_time_of_the_original():
+async def test_a_repeated_batch_gets_the_append_time_of_the_original(harness, pair):
     """The next leaders return it, too: from the checkpoint or from the log."""
-    harness = PartitionHarness()
-    one, two = [await harness.broker(number) for number in (1, 2)]
+    one, two = pair
     harness.topic("t")
     harness.lead("t", one)
     await one.opened("t")
@@ -297,7 +285,6 @@ async def test_a_repeated_batch_gets_the_append_time_of_the_original():
         assert response.error_code == 0
         responses.append(response.log_append_time_ms)
     assert responses == [-1, *times[:1] * 3, times[1], *times, -1]
-    await one.close()
 
 
 @pytest.mark.parametrize("acks", [2, -2])
@@ -330,9 +317,7 @@ async def test_without_a_session_produce_requests_get_not_leader(harness, one):
     assert partition.log_end_offset == 0
 
 
-async def test_a_failed_wal_returns_a_retriable_error_and_never_an_offset():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_failed_wal_returns_a_retriable_error_and_never_an_offset(harness, one):
     harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
@@ -366,9 +351,7 @@ async def test_requests_get_a_retriable_error_if_the_partition_does_not_open_in_
     assert (await one.fetch("t")).values == []
 
 
-async def test_opening_and_closing_many_partitions_is_batched():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_opening_and_closing_many_partitions_is_batched(harness, one):
     harness.topic("t", partitions=600)
     await asyncio.gather(*(one.opened("t", index) for index in range(600)))
     assert harness.open_requests == 2
@@ -382,12 +365,10 @@ async def test_opening_and_closing_many_partitions_is_batched():
     await asyncio.gather(*(two.opened("t", index) for index in range(600)))
     assert all(partition.log.dirty_bytes == 0 for partition in two.partitions)
     assert (await two.fetch("t", index=599)).values == [b"x"]
-    await two.close()
 
 
-async def test_a_broker_that_regains_the_leadership_serves_the_partition():
-    harness = PartitionHarness()
-    one, two = await harness.broker(1), await harness.broker(2)
+async def test_a_broker_that_regains_the_leadership_serves_the_partition(harness, pair):
+    one, two = pair
     harness.topic("t")
     leader = one if harness.record("t").leader == 1 else two
     other = two if leader is one else one
@@ -401,14 +382,12 @@ async def test_a_broker_that_regains_the_leadership_serves_the_partition():
     assert partition.leader_epoch == harness.record("t").leader_epoch
     assert (await leader.values("t")) == [b"a"]
     assert events == [("t", 0, True), ("t", 0, False), ("t", 0, True)]
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_the_second_next_leader_accepts_requests_if_the_first_one_is_dead():
+async def test_the_second_next_leader_accepts_requests_if_the_first_one_is_dead(harness):
     """The first candidate died after the leader. If the response were that the partition is
     opening, fetches would retry at once, without waiting.
     """
-    harness = PartitionHarness()
     one, two, three = [await harness.broker(number) for number in (1, 2, 3)]
     harness.topic("t")
     old = harness.record("t")
@@ -434,9 +413,7 @@ async def test_the_second_next_leader_accepts_requests_if_the_first_one_is_dead(
     await asyncio.gather(two.crash(), three.close(), one.crash())
 
 
-async def test_a_broker_that_no_longer_follows_the_metadata_returns_not_leader():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_broker_that_no_longer_follows_the_metadata_returns_not_leader(harness, one):
     await one.partitions.abandon()
     harness.topic("t")
     assert one.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -457,9 +434,7 @@ async def test_a_deleted_topic_is_closed_and_a_new_one_with_its_name_is_empty(ha
     assert (await one.produce("t", batch(b"b"))).base_offset == 0
 
 
-async def test_meta_streams_are_trimmed():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_meta_streams_are_trimmed(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     for at in range(120):
@@ -474,12 +449,10 @@ async def test_meta_streams_are_trimmed():
     harness.lead("t", two)
     assert (await two.opened("t")).log.dirty_bytes == 0
     assert (await two.produce("t", idempotent(119, b"x"))).base_offset == 119
-    await two.close()
 
 
-async def test_a_closing_broker_commits_everything_it_has_appended():
-    harness = PartitionHarness()
-    one, two = await harness.broker(1), await harness.broker(2)
+async def test_a_closing_broker_commits_everything_it_has_appended(harness, pair):
+    one, two = pair
     harness.topic("t")
     leader, other = (one, two) if harness.record("t").leader == 1 else (two, one)
     await leader.opened("t")
@@ -490,4 +463,3 @@ async def test_a_closing_broker_commits_everything_it_has_appended():
     assert (await other.opened("t")).log_end_offset == 20
     assert isinstance(other.partitions.get("t", 0), Partition)
     assert key_of(harness, "t") not in leader.partitions._hosted
-    await asyncio.gather(one.close(), two.close())

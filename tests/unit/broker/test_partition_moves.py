@@ -10,17 +10,11 @@ from penstock.controller.api import messages as m
 from penstock.controller.managers import reassign
 from penstock.controller.metadata.topics import is_moving
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import PartitionHarness, batch, idempotent
+from tests.support.partition_harness import batch, idempotent
 
 
-async def harness_of(*node_ids):
-    harness = PartitionHarness()
-    brokers = [await harness.broker(node_id) for node_id in node_ids]
-    return harness, *brokers
-
-
-async def test_a_move_keeps_records_and_producers_and_logs_its_steps():
-    harness, one, two = await harness_of(1, 2)
+async def test_a_move_keeps_records_and_producers_and_logs_its_steps(harness, pair):
+    one, two = pair
     harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", batch(b"a"))).base_offset == 0
@@ -44,11 +38,9 @@ async def test_a_move_keeps_records_and_producers_and_logs_its_steps():
         ["commit", "flush", "persist"],
     )
     assert (took.leader_epoch, took.gave_up, sorted(took.steps)) == (1, False, ["open", "restore"])
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_move_is_announced_in_acknowledgements_before_requests_are_rejected():
-    harness = PartitionHarness()
+async def test_a_move_is_announced_in_acknowledgements_before_requests_are_rejected(harness):
     one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
     harness.topic("t", partitions=2)
     for index in range(2):
@@ -67,11 +59,9 @@ async def test_a_move_is_announced_in_acknowledgements_before_requests_are_rejec
     assert harness.record("t", 0).leader == 2
     assert (await one.produce("t", batch(b"d"), 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await two.values("t", 0) == [b"a", b"b", b"z"]
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_an_announced_move_ends_with_the_leadership():
-    harness = PartitionHarness()
+async def test_an_announced_move_ends_with_the_leadership(harness):
     one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
     harness.topic("t")
     if harness.record("t").leader != 1:
@@ -85,25 +75,24 @@ async def test_an_announced_move_ends_with_the_leadership():
     assert (await one.produce("t", batch(b"c"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await two.opened("t")
     assert await two.values("t") == [b"a"]
-    await asyncio.gather(one.crash(), two.close())
+    await one.crash()
 
 
-async def test_requests_that_arrive_before_the_move_wait_at_the_target_in_order():
-    harness, one, two = await harness_of(1, 2)
+async def test_requests_that_arrive_before_the_move_wait_at_the_target_in_order(harness, pair):
+    one, two = pair
     harness.topic("t")
     await one.opened("t")
     harness.move("t", 2)
     sent = [two.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(5)]
     responses = [(await response)["t", 0] for response in sent]
     assert [response.base_offset for response in responses] == list(range(5))
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_batches_after_a_rejected_one_are_rejected_until_it_is_retried():
+async def test_batches_after_a_rejected_one_are_rejected_until_it_is_retried(harness, pair):
     """The first request times out before the partition opens, the others do not. The gap was caused
     by this broker and is no data loss.
     """
-    harness, one, two = await harness_of(1, 2)
+    one, two = pair
     harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
@@ -132,12 +121,10 @@ async def test_batches_after_a_rejected_one_are_rejected_until_it_is_retried():
     assert (
         await two.produce("t", idempotent(5, b"5"))
     ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that does not exist"
-    await two.close()
 
 
-async def test_batches_for_an_unknown_topic_id_are_retried_in_order():
+async def test_batches_for_an_unknown_topic_id_are_retried_in_order(harness, one):
     """The producer learns about the topic before this broker does."""
-    harness, one = await harness_of(1)
     topic_id = harness.new_uuid()
     early = await one.produce(topic_id, idempotent(0, b"0"), version=13)
     assert early.error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -150,11 +137,12 @@ async def test_batches_for_an_unknown_topic_id_are_retried_in_order():
         await one.produce(topic_id, idempotent(at, b"%d" % at), version=13) for at in (0, 1)
     ]
     assert [response.base_offset for response in responses] == [0, 1]
-    await one.close()
 
 
-async def test_a_batch_is_out_of_order_if_the_one_before_it_is_never_retried(monkeypatch):
-    harness, one, two = await harness_of(1, 2)
+async def test_a_batch_is_out_of_order_if_the_one_before_it_is_never_retried(
+    harness, pair, monkeypatch
+):
+    one, two = pair
     harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
@@ -175,14 +163,12 @@ async def test_a_batch_is_out_of_order_if_the_one_before_it_is_never_retried(mon
     assert (
         await two.produce("t", idempotent(2, b"2"))
     ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_broker_unsure_of_its_leadership_never_returns_out_of_order():
+async def test_a_broker_unsure_of_its_leadership_never_returns_out_of_order(harness, one):
     """The missing batches may be in the log of the next leader. librdkafka would start a new epoch
     and write the batch twice.
     """
-    harness, one = await harness_of(1)
     harness.topic("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
     one.is_unsure = True
@@ -200,11 +186,10 @@ async def test_a_broker_unsure_of_its_leadership_never_returns_out_of_order():
     assert (
         await one.produce("t", idempotent(9, b"9"))
     ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    await one.close()
 
 
-async def test_requests_at_a_former_move_target_are_redirected():
-    harness, one, two, three = await harness_of(1, 2, 3)
+async def test_requests_at_a_former_move_target_are_redirected(harness):
+    one, two, three = [await harness.broker(number) for number in (1, 2, 3)]
     harness.topic("t")
     await one.opened("t")
     harness.move("t", 2)
@@ -216,11 +201,10 @@ async def test_requests_at_a_former_move_target_are_redirected():
     assert response.current_leader.leader_id == 3
     assert (await three.produce("t", batch(b"a"))).base_offset == 0
     assert two.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await asyncio.gather(one.close(), two.close(), three.close())
 
 
-async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recovery():
-    harness, one, two, three = await harness_of(1, 2, 3)
+async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recovery(harness):
+    one, two, three = [await harness.broker(number) for number in (1, 2, 3)]
     harness.topic("t")
     leader, next_leader, other = (
         next(broker for broker in (one, two, three) if broker.node_id == node_id)
@@ -246,11 +230,10 @@ async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recov
         1,
     )
     assert await next_leader.values("t") == [b"a", b"0", b"1", b"2"]
-    await asyncio.gather(next_leader.close(), other.close())
 
 
-async def test_requests_waiting_at_a_former_next_leader_are_redirected():
-    harness, one, two = await harness_of(1, 2)
+async def test_requests_waiting_at_a_former_next_leader_are_redirected(harness, pair):
+    one, two = pair
     harness.topic("t")
     leader, next_leader = (one, two) if harness.record("t").replicas[0] == 1 else (two, one)
     await leader.opened("t")
@@ -264,11 +247,10 @@ async def test_requests_waiting_at_a_former_next_leader_are_redirected():
     early = back.start_produce({("t", 0): batch(b"a")})
     await harness.recover(leader, next_leader)
     assert (await early)["t", 0].base_offset == 0
-    await asyncio.gather(next_leader.close(), back.close())
 
 
-async def test_a_partition_stays_at_its_source_if_the_move_is_cancelled():
-    harness, one, two = await harness_of(1, 2)
+async def test_a_partition_stays_at_its_source_if_the_move_is_cancelled(harness, pair):
+    one, _ = pair
     harness.topic("t")
     await one.opened("t")
     await one.produce("t", batch(b"a"))
@@ -278,11 +260,10 @@ async def test_a_partition_stays_at_its_source_if_the_move_is_cancelled():
     assert (await one.produce("t", batch(b"b"))).base_offset == 1
     assert harness.record("t").leader_epoch == 1
     assert await one.values("t") == [b"a", b"b"]
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_each_batch_is_stored_once_in_a_partition_moved_repeatedly_under_load():
-    harness, one, two = await harness_of(1, 2)
+async def test_each_batch_is_stored_once_in_a_partition_moved_repeatedly_under_load(harness, pair):
+    one, two = pair
     harness.topic("t")
     brokers = {1: one, 2: two}
 
@@ -304,11 +285,10 @@ async def test_each_batch_is_stored_once_in_a_partition_moved_repeatedly_under_l
     leader = brokers[harness.record("t").leader]
     await leader.opened("t")
     assert await leader.values("t") == [b"%d" % at for at in range(60)]
-    await asyncio.gather(one.close(), two.close())
 
 
-async def test_many_partitions_are_drained_in_batches():
-    harness, one, two = await harness_of(1, 2)
+async def test_many_partitions_are_drained_in_batches(harness, pair):
+    one, two = pair
     harness.live.discard(2)
     harness.topic("t", partitions=40)
     harness.live.add(2)
@@ -326,4 +306,3 @@ async def test_many_partitions_are_drained_in_batches():
     for index in range(40):
         await two.opened("t", index)
     assert not harness.image.streams.opened_by(one.me)
-    await asyncio.gather(one.close(), two.close())

@@ -12,23 +12,13 @@ from penstock.protocol.batch.control import Marker
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import NOW, PartitionHarness, batch, key_of, transactional
+from tests.support.partition_harness import NOW, batch, key_of, transactional
 from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
-async def harness():
-    harness = PartitionHarness()
-    harness.brokers = [await harness.broker(1)]
-    harness.topic("t")
-    await harness.brokers[0].opened("t")
-    yield harness
-    await asyncio.gather(*(broker.close() for broker in harness.brokers))
-
-
-@pytest.fixture
 async def one(harness):
-    return harness.brokers[0]
+    return await harness.leading("t", partitions=1)
 
 
 async def stable(broker):
@@ -250,7 +240,6 @@ async def test_the_next_leader_loads_the_last_stable_offset_and_aborted_transact
     before = await stable(one), await one.committed("t"), await aborted(one)
     assert before[1] == kept
     two = await harness.broker(2)
-    harness.brokers = [two]
     if way == "move":
         harness.lead("t", two)
     else:
@@ -307,7 +296,6 @@ async def test_the_txn_stream_is_trimmed_with_the_log(harness, one):
     await one.partitions._opener.checkpoint([partition])
     assert partition.log.txn.start_offset == 5
     two = await harness.broker(2)
-    harness.brokers.append(two)
     harness.lead("t", two)
     await two.opened("t")
     raw = (await two.fetch("t", 5, isolation_level=1)).raw

@@ -2,7 +2,6 @@
 store.
 """
 
-import asyncio
 from random import Random
 
 import pytest
@@ -60,12 +59,10 @@ class Published(PartitionHarness):
 @pytest.fixture
 async def harness():
     harness = Published()
-    harness.brokers = [await harness.broker(1)]
-    harness.topic("t")
-    await harness.brokers[0].opened("t")
+    await harness.leading("t", partitions=1)
     await harness.publish()
     yield harness
-    await asyncio.gather(*(broker.close() for broker in harness.brokers))
+    await harness.close()
 
 
 async def rows(harness, view, start, end):
@@ -190,9 +187,8 @@ async def test_a_store_reader_and_a_consumer_read_the_same_records(harness, seed
 
 
 async def another_leads(harness, *, crash):
-    old = harness.brokers.pop()
+    (old,) = harness.brokers
     new = await harness.broker(10 + harness.uuids)
-    harness.brokers.append(new)
     if crash:
         await old.crash()
         await harness.fail_over(old, new)

@@ -11,22 +11,12 @@ from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.protocol.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import NOW, PartitionHarness, transactional
-
-
-@pytest.fixture
-async def harness():
-    harness = PartitionHarness()
-    harness.brokers = [await harness.broker(1)]
-    harness.topic("t")
-    await harness.brokers[0].opened("t")
-    yield harness
-    await asyncio.gather(*(broker.close() for broker in harness.brokers))
+from tests.support.partition_harness import NOW, transactional
 
 
 @pytest.fixture
 async def one(harness):
-    return harness.brokers[0]
+    return await harness.leading("t", partitions=1)
 
 
 async def first_transaction(broker, *, commit):
@@ -103,7 +93,6 @@ async def test_the_next_leader_detects_a_late_copy(harness, one, way):
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
     two = await harness.broker(2)
-    harness.brokers = [two]
     if way == "move":
         harness.lead("t", two)
         await two.opened("t")

@@ -10,7 +10,7 @@ from penstock.broker.partition.retention import Retention, allows_delete_records
 from penstock.controller.metadata.log_entry import LogEntry
 from penstock.protocol.batch.header import merged_newest
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import NOW, PartitionHarness, batch
+from tests.support.partition_harness import NOW, batch
 
 DAY_MS = 86_400_000
 
@@ -100,30 +100,17 @@ def test_the_retention_policy_comes_from_topic_configs(configs, expected):
 # --- brokers --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def world():
-    return PartitionHarness()
-
-
-@pytest.fixture
-async def pair(world):
-    brokers = [await world.broker(1), await world.broker(2)]
-    yield brokers
-    for broker in brokers:
-        await broker.close()
-
-
-async def written(world, brokers, topic, *timestamps_ms):
+async def written(harness, brokers, topic, *timestamps_ms):
     """Commit one range of two records for each timestamp. Returns the leader."""
     leader = brokers[0]
     for at, timestamp_ms in enumerate(timestamps_ms):
         leader = brokers[at % 2]
-        world.lead(topic, leader)
+        harness.lead(topic, leader)
         await leader.opened(topic)
         response = await leader.produce(topic, batch(b"a", b"b", timestamp=timestamp_ms))
         assert response.error_code == 0
     leader = brokers[len(timestamps_ms) % 2]
-    world.lead(topic, leader)
+    harness.lead(topic, leader)
     await leader.opened(topic)
     return leader
 
@@ -139,9 +126,9 @@ def duty_of(broker):
     )
 
 
-async def test_a_check_trims_expired_records_and_reports_consumers(world, pair):
-    world.topic("t")
-    leader = await written(world, pair, "t", NOW - 8 * DAY_MS, NOW - 6 * DAY_MS)
+async def test_a_check_trims_expired_records_and_reports_consumers(harness, pair):
+    harness.topic("t")
+    leader = await written(harness, pair, "t", NOW - 8 * DAY_MS, NOW - 6 * DAY_MS)
     duty = duty_of(leader)
     await duty.check()
     assert duty.trimmed_partitions == 1
@@ -154,37 +141,37 @@ async def test_a_check_trims_expired_records_and_reports_consumers(world, pair):
     assert duty.trimmed_partitions == 1
 
 
-async def test_a_changed_config_applies_from_the_next_check_on(world, pair):
-    world.topic("t")
-    leader = await written(world, pair, "t", NOW, NOW)
+async def test_a_changed_config_applies_from_the_next_check_on(harness, pair):
+    harness.topic("t")
+    leader = await written(harness, pair, "t", NOW, NOW)
     duty = duty_of(leader)
     await duty.check()
     assert (await leader.fetch("t")).log_start == 0
-    world.configure("t", "retention.bytes", "1")
+    harness.configure("t", "retention.bytes", "1")
     await duty.check()
     assert (await leader.fetch("t", 2)).log_start == 2
-    world.configure("t", "retention.bytes", "0")
+    harness.configure("t", "retention.bytes", "0")
     await duty.check()
     assert (await leader.fetch("t", 4)).log_start == 4
 
 
-async def test_retention_does_not_apply_to_a_compacted_topic(world, pair):
-    world.topic("t", **{"cleanup.policy": "compact", "retention.ms": "1"})
-    world.lead("t", pair[0])
+async def test_retention_does_not_apply_to_a_compacted_topic(harness, pair):
+    harness.topic("t", **{"cleanup.policy": "compact", "retention.ms": "1"})
+    harness.lead("t", pair[0])
     partition = await pair[0].opened("t")
     await duty_of(pair[0]).check()
     assert partition.log_start_offset == 0
 
 
-async def test_a_partition_that_cannot_be_trimmed_does_not_stop_the_others(world, pair):
+async def test_a_partition_that_cannot_be_trimmed_does_not_stop_the_others(harness, pair):
     for name in ("s", "t"):
-        world.topic(name)
-        await written(world, pair, name, NOW - 8 * DAY_MS, NOW)
+        harness.topic(name)
+        await written(harness, pair, name, NOW - 8 * DAY_MS, NOW)
     leader = pair[0]
     partition = await leader.opened("s")
-    world.image.streams.known(partition.log.data.stream_id).epoch += 1
+    harness.image.streams.known(partition.log.data.stream_id).epoch += 1
     duty = duty_of(leader)
     await duty.check()
     assert (duty.trimmed_partitions, duty.failed_partitions) == (1, 1)
     assert (await leader.fetch("t", 2)).log_start == 2
-    world.image.streams.known(partition.log.data.stream_id).epoch -= 1
+    harness.image.streams.known(partition.log.data.stream_id).epoch -= 1

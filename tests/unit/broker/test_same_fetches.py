@@ -23,17 +23,15 @@ from penstock.controller.metadata.records import AclEntry
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch as wire_fetch
-from tests.support.partition_harness import PartitionHarness, batch
+from tests.support.partition_harness import batch
 
 LONG_MS = 300_000
 TEST_S = 10
 
 
 @pytest.fixture
-async def one():
-    broker = await PartitionHarness().leading("t", partitions=2)
-    yield broker
-    await broker.close()
+async def one(harness):
+    return await harness.leading("t", partitions=2)
 
 
 @pytest.fixture

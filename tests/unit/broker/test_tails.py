@@ -1,6 +1,5 @@
 """Apply tails reported by leaders, without sockets."""
 
-from collections.abc import AsyncIterator
 from inspect import isawaitable
 from random import Random
 from typing import Any, cast
@@ -52,7 +51,7 @@ from penstock.stream.format.keys import wal_key
 from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, StreamRange
 from penstock.stream.wal.slots import SlotRange, SlotTable
-from tests.support.partition_harness import PartitionHarness, batch
+from tests.support.partition_harness import batch
 
 STREAM = StreamId(7)
 OTHER = StreamId(8)
@@ -352,10 +351,8 @@ def test_a_leader_drops_old_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def one() -> AsyncIterator[Any]:
-    broker = await PartitionHarness().leading("t", partitions=1)
-    yield broker
-    await broker.close()
+async def one(harness):
+    return await harness.leading("t", partitions=1)
 
 
 async def requested(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:

@@ -5,19 +5,15 @@ import asyncio
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
+from tests.support.partition_harness import batch, idempotent, transactional
 from tests.support.waiting import until
 
 GRACE_MS = 60_000
 
 
 @pytest.fixture
-async def cluster():
-    harness = PartitionHarness()
-    brokers = [await harness.broker(number) for number in range(2)]
-    yield harness, *brokers
-    for broker in brokers:
-        await broker.close()
+async def cluster(harness):
+    return harness, await harness.broker(0), await harness.broker(1)
 
 
 async def led(harness, leader):
@@ -143,4 +139,3 @@ async def test_a_restored_topic_is_not_served_under_a_name_taken_by_a_new_topic(
     there = by_id[harness.record("u").leader]
     await there.opened("u")
     assert await there.values("u") == [b"old"]
-    await noticing.close()
