@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import index
 from typing import Final, Literal, SupportsIndex, TypeAlias
 from uuid import UUID, uuid4
 
@@ -485,13 +486,20 @@ def _offsets(
             for state, offset in zip(states, found, strict=True)
         ]
     if isinstance(place, Mapping):
-        return [place[state.partition] for state in states]
+        return [_offset_of(place[state.partition]) for state in states]
     if not isinstance(place, SupportsIndex):
         raise ValueError(
             f"{place!r} is not a position in a topic: use 'earliest', 'latest', an offset, a "
             "datetime, or {partition: offset}"
         )
     return [place] * len(states)
+
+
+def _offset_of(given: SupportsIndex) -> int:
+    try:
+        return index(given)
+    except TypeError:
+        raise ValueError(f"{given!r} is not an offset: use an integer") from None
 
 
 def _range(state: PartitionOffsets, readable_end: int, start: int, end: int) -> OffsetRange:

@@ -421,3 +421,5 @@ def test_count_equals_the_number_of_rows(cluster: ThreadedCluster) -> None:
     for wrong in ("first", None, 1.5):
         with pytest.raises(ValueError, match=f"{wrong!r} is not a position"):
             scan(cluster.store_url, "counted", start=wrong)
+        with pytest.raises(ValueError, match=f"{wrong!r} is not an offset"):
+            scan(cluster.store_url, "counted", start={0: wrong})
