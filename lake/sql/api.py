@@ -65,7 +65,8 @@ def sql(
         A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
 
     Raises:
-        ValueError: `as_of` has no time zone, `on_error` or `schema_registry` is not allowed.
+        ValueError: `as_of` has no time zone, `max_rows` is negative, `on_error` or
+            `schema_registry` is not allowed.
         SqlError: The statement is invalid, or refers to unknown topics or columns.
         SqlStopped: It was canceled, or took longer than `max_seconds`.
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
@@ -74,6 +75,8 @@ def sql(
         >>> penstock.sql("SELECT avg(dep_delay) FROM flights", store="s3://my-bucket").rows()
         [(12.1,)]
     """
+    if max_rows is not None and max_rows < 0:
+        raise ValueError(f"max_rows must not be negative, got {max_rows}")
     options = SessionOptions(
         cluster_id=cluster_id,
         wal_store=wal_store,

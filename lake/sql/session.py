@@ -101,9 +101,7 @@ class Session:
         wal_store = self._options.wal_store
         tail = check_tail(self._options.tail, wal_store)
         self._cluster = StoreCluster(store, self._options.cluster_id, wal_store, tail)
-        self._temp = Path(
-            tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
-        )
+        self._temp = _temporary(self._options.temp_directory)
         self._topic_ids: dict[tuple[str, str], UUID] = {}
         """Topic ids by topic and snapshot, as of the last refresh."""
         self._schemas: dict[_SchemaKey, TopicSchema] = {}
@@ -349,6 +347,11 @@ class Session:
         if missing := _NO_TABLE.search(message):
             topics = {table.known_as.lower(): table.topic for table in named}
             name = topics.get(missing[1].lower(), missing[1])
+            if self._options.snapshot and not known:
+                return SqlError(
+                    f"no topic has a snapshot {self._options.snapshot!r}; `penstock snapshots list`"
+                    " lists snapshots"
+                )
             return unknown_topic(name, [*known, *self._views().values()])
         if isinstance(error, duckdb.BinderException):
             found = {
@@ -378,6 +381,15 @@ def _unlisted_field(name: str) -> str:
     """Return how to read a field of JSON values that is not a column."""
     path = f"$.{name}" if name.isidentifier() and name.isascii() else f'$."{name}"'
     return f"a field that is not a column: decode(_value)->>{text_literal(path)}"
+
+
+def _temporary(directory: str) -> Path:
+    """Create a directory for temporary files. Raise SqlError."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="penstock-sql-", dir=directory or None))
+    except OSError as error:
+        where = repr(directory or tempfile.gettempdir())
+        raise SqlError(f"temp_directory {where} cannot be used: {error.strerror}") from None
 
 
 def _connect(temp: Path, options: SessionOptions) -> Any:  # noqa: ANN401 - DuckDB's connection

@@ -499,8 +499,15 @@ def test_errors_list_existing_topics_and_columns(sql: Sql, tmp_path: Path) -> No
         with pytest.raises(SqlError, match=f"(?i){message}"):
             sql(query)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SqlError, match="memory_limit 'lots'"):
-        sql("SELECT 1", memory_limit="lots")
+    for option, value, message in (
+        ("memory_limit", "lots", "memory_limit 'lots'"),
+        ("temp_directory", f"{tmp_path}/none", "temp_directory .*/none' cannot be used: No such"),
+        ("snapshot", "none", "no topic has a snapshot 'none'; `penstock snapshots list`"),
+    ):
+        with pytest.raises(SqlError, match=message):
+            sql("SELECT * FROM orders", **{option: value})
+    with pytest.raises(ValueError, match="max_rows must not be negative, got -1"):
+        sql("SELECT 1", max_rows=-1)
 
 
 def test_limits_cancel_a_statement_and_remove_its_temporary_files(sql: Sql, tmp_path: Path) -> None:
