@@ -5,8 +5,6 @@ cluster.
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +20,7 @@ from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 async def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:

@@ -3,7 +3,6 @@ persist across restarts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 ALL = (BROKER_RESOURCE, "")
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, num_partitions=1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, num_partitions=1)
 
 
 def address(cluster: Cluster, node_id: int) -> str:

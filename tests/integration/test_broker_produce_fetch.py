@@ -5,7 +5,6 @@ lookups by time; raw sockets send invalid requests.
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,12 +28,6 @@ from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def create(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:

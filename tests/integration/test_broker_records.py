@@ -1,8 +1,6 @@
 """Records in an in-process cluster: three client libraries consume what each of them produces."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -15,11 +13,7 @@ from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 def values(first: int, count: int) -> list[bytes]:

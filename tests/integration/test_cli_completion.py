@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -30,13 +29,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 SHELLS = {"bash": "complete -o default -F", "zsh": "compdef", "fish": "complete --command penstock"}
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        for topic in ("orders", "ordinary", "other"):
-            await asyncio.to_thread(create_topic, cluster.bootstrap, topic)
-        yield cluster
+pytestmark = pytest.mark.cluster(topics={"orders": 1, "ordinary": 1, "other": 1})
 
 
 class Shell:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,7 @@ from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, connections_max=50) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, connections_max=50)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Destructive commands ask for confirmation on a terminal; without one they require --yes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,9 @@ ELSEWHERE = {"doctor", "tokens expire"}
 """Commands that need a different cluster and are tested in other files."""
 SHOWN = ("topics describe orders", "groups describe", "snapshots list", "users list", "acls list")
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
-    async with Cluster(tmp_path, security=security) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(
+    security=SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
+)
 
 
 @pytest.fixture

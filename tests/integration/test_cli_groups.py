@@ -4,7 +4,6 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -21,12 +20,7 @@ from tests.support.streams_groups import counting, talk_to_coordinator
 
 TOPIC = "orders"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    settings = {"group_streams_initial_rebalance_delay_ms": 0}
-    async with Cluster(tmp_path, brokers=2, **settings) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, group_streams_initial_rebalance_delay_ms=0)
 
 
 @pytest.fixture

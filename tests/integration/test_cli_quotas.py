@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,6 @@ from penstock.deploy.cli.app import app
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cluster import Cluster
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def run(cluster: Cluster, *arguments: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,12 +27,7 @@ from tests.support.waiting import until
 
 TOPIC = "orders"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    settings = {"transaction_partition_verification_enable": False}
-    async with Cluster(tmp_path, brokers=2, **settings) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, transaction_partition_verification_enable=False)
 
 
 @pytest.fixture

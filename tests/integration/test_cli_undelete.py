@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +15,9 @@ from tests.support.cluster import Cluster
 
 GRACE_S = 3_600
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    settings = {"delete_grace_ms": GRACE_S * 1_000}
-    async with Cluster(tmp_path, brokers=1, controller_settings=settings) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(
+    brokers=1, controller_settings={"delete_grace_ms": GRACE_S * 1_000}
+)
 
 
 async def test_deleted_topic_is_listed_undeleted_and_deleted_permanently(

@@ -1,7 +1,6 @@
 """Unmodified clients administer topics, configs and groups, and create topics by using them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,7 @@ from tests.support.waiting import wait_until
 
 TOPIC = "events"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500)
 
 
 def admin_of(cluster: Cluster) -> AdminClient:

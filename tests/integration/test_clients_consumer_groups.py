@@ -3,8 +3,6 @@ and follow new topics, and the loss of the coordinator causes no rebalance.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,17 +35,12 @@ from tests.support.waiting import until
 TOPIC = "orders"
 GROUP = "g"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(
-        tmp_path,
-        brokers=2,
-        group_consumer_session_timeout_ms=6_000,
-        group_consumer_heartbeat_interval_ms=200,
-    ) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
-        yield cluster
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    group_consumer_session_timeout_ms=6_000,
+    group_consumer_heartbeat_interval_ms=200,
+    topics={TOPIC: 4},
+)
 
 
 def values(first: int, count: int) -> list[bytes]:

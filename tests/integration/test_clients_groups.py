@@ -3,8 +3,6 @@ the group survives the loss of its coordinator.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
@@ -24,12 +22,7 @@ from tests.support.waiting import until
 
 TOPIC = "orders"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500, topics={TOPIC: 4})
 
 
 def values(first: int, count: int) -> list[bytes]:

@@ -7,7 +7,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from tests.support.clients import (
     TIMEOUT_S,
     Polled,
     confluent_consumer,
-    create_topic,
     produce,
 )
 from tests.support.cluster import Cluster
@@ -39,12 +37,7 @@ SETTINGS: dict[str, Any] = {
     "retry_backoff_ms": 50,
 }
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500, topics={TOPIC: 4})
 
 
 def values(first: int, count: int) -> list[bytes]:

@@ -4,9 +4,8 @@ headers, timestamps, nulls and large records.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -49,11 +48,7 @@ RECORDS = [
     *(Sent(b"k%d" % index, b"v%d" % index) for index in range(200)),
 ]
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500)
 
 
 def write_confluent(bootstrap: str, topic: str, codec: str, idempotent: bool) -> None:

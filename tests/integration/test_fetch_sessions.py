@@ -2,26 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.integration.test_broker_moves import move
-from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.clients import TIMEOUT_S, produce
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
 TOPIC = "orders"
 PARTITIONS = 6
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, PARTITIONS)
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, topics={TOPIC: PARTITIONS})
 
 
 class Reader:

@@ -3,8 +3,6 @@ and the values persist across restarts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from penstock.protocol.gen import (
     consumer_group_heartbeat,
     find_coordinator,
 )
-from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, describe_configs_of, send_request
 from tests.support.waiting import until
@@ -24,18 +21,13 @@ from tests.support.waiting import until
 GROUP = (GROUP_RESOURCE, "g")
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(
-        tmp_path,
-        group_consumer_session_timeout_ms=600_000,
-        group_consumer_max_session_timeout_ms=600_000,
-        group_consumer_min_session_timeout_ms=500,
-        group_consumer_min_heartbeat_interval_ms=100,
-    ) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 2)
-        yield cluster
+pytestmark = pytest.mark.cluster(
+    group_consumer_session_timeout_ms=600_000,
+    group_consumer_max_session_timeout_ms=600_000,
+    group_consumer_min_session_timeout_ms=500,
+    group_consumer_min_heartbeat_interval_ms=100,
+    topics={"t": 2},
+)
 
 
 async def heartbeat(cluster: Cluster, epoch: int, **fields: Any) -> Any:

@@ -1,7 +1,6 @@
 """Log compaction as seen by three client libraries and store readers."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -30,15 +29,12 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
 State = dict[bytes, bytes]
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads within 50 ms and looks for dirty logs ten times per second."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    async with Cluster(
-        tmp_path, brokers=2, stream_config=stream, log_cleaner_backoff_ms=100
-    ) as cluster:
-        yield cluster
+# The cluster uploads within 50 ms and looks for dirty logs ten times per second.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
+    log_cleaner_backoff_ms=100,
+)
 
 
 def fill(bootstrap: str) -> State:

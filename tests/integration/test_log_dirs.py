@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,10 @@ TOPIC, OTHER = "clicks", "views"
 PARTITIONS = 4
 RECORD_BYTES = 5_000
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads within 50 ms."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
-    async with Cluster(tmp_path, brokers=2, stream_config=stream) as cluster:
-        yield cluster
+# The cluster uploads within 50 ms.
+pytestmark = pytest.mark.cluster(
+    brokers=2, stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
+)
 
 
 def describe(admin: KafkaAdminClient, requested: Any = None) -> dict[tuple[str, int], int]:

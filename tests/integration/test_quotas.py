@@ -6,7 +6,6 @@ The quota window of these brokers is short: a client may use one second of its q
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from penstock.protocol import apis
 from penstock.protocol.gen import alter_client_quotas as altering
 from penstock.protocol.gen import create_partitions, create_topics, delete_topics, metadata
 from penstock.protocol.gen import describe_client_quotas as describing
-from tests.support.clients import create_topic, produce
+from tests.support.clients import produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
 from tests.support.waiting import PATIENCE_S, until
@@ -28,12 +27,7 @@ from tests.support.waiting import PATIENCE_S, until
 BYTES_PER_S = 1_000_000
 RECORD = bytes(100_000)
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, quota_window_num=2) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
-        yield cluster
+pytestmark = pytest.mark.cluster(quota_window_num=2, topics={"t": 1})
 
 
 async def set_quota(

@@ -3,14 +3,12 @@ corrects timestamps.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.protocol import apis, framing
 from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.header import iter_headers
@@ -27,13 +25,7 @@ IN_FLIGHT = 5
 TOPIC = "t"
 VERSION = 9
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name=TOPIC)]))
-        await cluster.until_served(TOPIC)
-        yield cluster
+pytestmark = pytest.mark.cluster(topics={TOPIC: 1})
 
 
 def numbered(

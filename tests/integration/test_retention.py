@@ -4,8 +4,6 @@ readers and in the object store.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
@@ -24,27 +22,19 @@ TOPIC = "clicks"
 COUNT = 30
 DAY_MS = 86_400_000
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads within 50 ms, checks retention 10 times per second, and deletes
-    objects within a second.
-    """
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    controller = {
+# The cluster uploads within 50 ms, checks retention 10 times per second, and deletes objects within
+# a second.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
+    controller_settings={
         "read_grace_ms": 500,
         "janitor_interval_ms": 200,
         "maintenance_interval_ms": 200,
-    }
-    async with Cluster(
-        tmp_path,
-        brokers=2,
-        stream_config=stream,
-        controller_settings=controller,
-        log_retention_check_interval_ms=100,
-        group_min_session_timeout_ms=500,
-    ) as cluster:
-        yield cluster
+    },
+    log_retention_check_interval_ms=100,
+    group_min_session_timeout_ms=500,
+)
 
 
 def fill(bootstrap: str, *, timestamp_ms: int, first: int = 0) -> None:

@@ -1,8 +1,6 @@
 """Consumers of one tail on real sockets share log lookups, and each gets every record once."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from penstock.protocol.batch.header import iter_headers
 from penstock.protocol.framing import encode_request_frame, parse_response_header
 from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.primitives import Reader
-from tests.support.clients import create_topic, produce
+from tests.support.clients import produce
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
@@ -23,13 +21,7 @@ CONSUMERS = 8
 ROUNDS = 10
 TEST_S = 60
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 1)
-        await cluster.until_served(TOPIC, 0)
-        yield cluster
+pytestmark = pytest.mark.cluster(topics={TOPIC: 1})
 
 
 class TailReader:

@@ -4,10 +4,9 @@ transactions, a moving log start offset, and leader changes.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from penstock.protocol.apis import SHARE_FETCH
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import OffsetOutOfRange
-from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.clients import TIMEOUT_S, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.share_client import ACCEPT, REJECT, RELEASE, ShareMember
@@ -40,25 +39,15 @@ WAIT_MS = 20_000
 _LONG_WAIT_MS = 250_000
 """Longer than any test may take."""
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster in which locks expire after one second and records are delivered at most
-    twice.
-    """
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    async with Cluster(
-        tmp_path,
-        brokers=2,
-        stream_config=stream,
-        group_share_record_lock_duration_ms=1_000,
-        group_share_delivery_count_limit=2,
-        group_share_partition_max_record_locks=100,
-        group_share_max_share_sessions=3,
-    ) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
-        await until(lambda: cluster.leader_of(TOPIC) >= 0)
-        yield cluster
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    topics={TOPIC: 1},
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
+    group_share_record_lock_duration_ms=1_000,
+    group_share_delivery_count_limit=2,
+    group_share_partition_max_record_locks=100,
+    group_share_max_share_sessions=3,
+)
 
 
 def leader_address(cluster: Cluster) -> str:

@@ -3,7 +3,6 @@ the coordinator dies or moves, and a deleted group leaves no state.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -27,12 +26,7 @@ TOPIC = "orders"
 GROUP = "g"
 COUNT = 6
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, topics={TOPIC: COUNT})
 
 
 class Client(CoordinatorClient):

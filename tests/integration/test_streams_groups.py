@@ -4,7 +4,6 @@ brokers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,7 @@ TOPOLOGY = Topology(
 SETTINGS = {"group_streams_initial_rebalance_delay_ms": 0, "group_streams_num_standby_replicas": 1}
 Tasks = dict[str, list[int]]
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, **SETTINGS) as cluster:
-        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2, **SETTINGS, topics={TOPIC: COUNT})
 
 
 def first_heartbeat(member_id: str, topology: Topology = TOPOLOGY) -> StreamsGroupHeartbeatRequest:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,27 +25,18 @@ TOPIC, OTHER = "kept", "deleted"
 COUNT = 20
 GONE = NodeId(1)
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads nothing, so that records stay in WAL slots, and deletes objects
-    within a second.
-    """
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
-    controller = {
+# The cluster uploads nothing, so that records stay in WAL slots, and deletes objects soon.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000),
+    controller_settings={
         "read_grace_ms": 300,
         "late_put_grace_ms": 300,
         "janitor_interval_ms": 100,
         "maintenance_interval_ms": 100,
-    }
-    async with Cluster(
-        tmp_path,
-        brokers=2,
-        stream_config=stream,
-        controller_settings=controller,
-        group_min_session_timeout_ms=500,
-    ) as cluster:
-        yield cluster
+    },
+    group_min_session_timeout_ms=500,
+)
 
 
 def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:

@@ -2,15 +2,17 @@
 or Maven, except in CI.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.kafka import LIGHT_JVM, KafkaMissing, kafka
 from tests.support.apicurio import fetch_apicurio
+from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.marked_cluster import marked_cluster
 from tests.support.missing import missing
 
 
@@ -54,3 +56,10 @@ def peer(java: JavaHome) -> Iterator[str]:
     }
     with kafka(settings, jvm=LIGHT_JVM) as process:
         yield process.bootstrap
+
+
+@pytest.fixture
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Start a cluster whose first broker has the id of Kafka's only broker."""
+    async with marked_cluster(request, tmp_path, first_id=1) as cluster:
+        yield cluster

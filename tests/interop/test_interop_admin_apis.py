@@ -1,8 +1,7 @@
 """Admin APIs compared with Apache Kafka 4.2: both get the same requests and tools."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,14 +35,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
 """The id of the only broker on both sides."""
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(
-        tmp_path, brokers=0, transaction_partition_verification_enable=False
-    ) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
+pytestmark = pytest.mark.cluster(transaction_partition_verification_enable=False)
 
 
 @pytest.fixture

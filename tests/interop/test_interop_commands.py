@@ -5,7 +5,7 @@ lists the commands and the known differences.
 import asyncio
 import threading
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
@@ -39,13 +39,6 @@ NODE_ID = 1
 LIVE_TOPIC = "tools-live"
 VERIFICATION = "kafka-replica-verification"
 JARS = Path(__file__).parents[2] / "build" / "kafka" / "libs"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path / "cluster", brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 def test_every_kafka_tool_is_covered(java: JavaHome) -> None:

@@ -2,8 +2,7 @@
 which send no generation, and members, in groups of every type and state.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -41,12 +40,7 @@ _RETRIED: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0, group_streams_initial_rebalance_delay_ms=0) as cluster:
-        await cluster.start_broker(1)
-        yield cluster
+pytestmark = pytest.mark.cluster(group_streams_initial_rebalance_delay_ms=0)
 
 
 class Talk(TransactionClient):

@@ -5,7 +5,7 @@ requests and tools.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,13 +33,6 @@ Change: TypeAlias = tuple[str, int, str | None]
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 SESSION = "consumer.session.timeout.ms"
 HEARTBEAT = "consumer.heartbeat.interval.ms"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 @pytest.fixture

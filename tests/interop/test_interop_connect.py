@@ -8,7 +8,6 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from subprocess import Popen
@@ -35,19 +34,14 @@ ASKED_S = 10
 RETRIED = {404, 409, 500, 503}
 """Status codes of a worker that is starting or rebalancing."""
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that looks for dirty logs and expired transactions ten times per second."""
-    async with Cluster(
-        tmp_path / "cluster",
-        brokers=2,
-        stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50),
-        log_cleaner_backoff_ms=100,
-        group_min_session_timeout_ms=500,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
-    ) as cluster:
-        yield cluster
+# The cluster looks for dirty logs and expired transactions ten times per second.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50),
+    log_cleaner_backoff_ms=100,
+    group_min_session_timeout_ms=500,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
+)
 
 
 class Worker:

@@ -4,7 +4,7 @@ requests, and Kafka's tools and consumer run against both.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,6 @@ _RETRIED = {
     int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     int(ErrorCode.NOT_COORDINATOR),
 }
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 class Conversation:

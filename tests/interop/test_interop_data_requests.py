@@ -4,9 +4,7 @@ Kafka 4.2, in the newest versions and with every kind of replica id.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -39,13 +37,6 @@ STRANGER = 5
 UNKNOWN_ID = UUID(int=STRANGER)
 CONSUMER, DEBUGGING, OTHER = -1, -2, -3
 LATEST, NEWEST = -1, -3
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@ Apache Kafka 4.2.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,13 +33,6 @@ NOW = 1_700_000_000_000
 INT32 = (-1, -(2**31), 0, 1, 2**31 - 1)
 INT64 = (-1, -2, -(2**63), 4, 2**63 - 1)
 NODE_ID = 1
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 # --- Fetch ----------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@ compared with Apache Kafka 4.2.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,13 +41,6 @@ from tests.support.transaction_client import TransactionClient, create_ledger
 TOPIC = "edge-groups"
 STANDALONE = ("", -1)
 """Member id and generation of a standalone consumer."""
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(1)
-        yield cluster
 
 
 def _commit(

@@ -2,8 +2,7 @@
 members that no client should send.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,13 +30,6 @@ from tests.support.kafka_comparison import Step, compare
 NOW = 1_700_000_000_000
 NUMBERS = (-1, -2, -(2**31), 0, 2**31 - 1)
 TOPIC = "edge-offsets-of-kinds"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(1)
-        yield cluster
 
 
 def _code(response: Any) -> Any:

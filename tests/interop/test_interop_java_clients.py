@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -26,17 +26,13 @@ def clients(java: JavaHome) -> JavaHome:
     return java
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster in which the coordinators' topics have one partition each."""
-    async with Cluster(
-        tmp_path / "cluster",
-        brokers=3,
-        offsets_topic_num_partitions=1,
-        transaction_state_log_num_partitions=1,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=50,
-    ) as cluster:
-        yield cluster
+# The coordinators' topics have one partition each.
+pytestmark = pytest.mark.cluster(
+    brokers=3,
+    offsets_topic_num_partitions=1,
+    transaction_state_log_num_partitions=1,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=50,
+)
 
 
 class Program:

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ READ = 3
 @pytest.fixture(scope="session", autouse=True)
 def kafkajs() -> None:
     install_kafkajs()
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 async def test_kafkajs_gets_the_same_results_as_from_kafka(cluster: Cluster, peer: str) -> None:

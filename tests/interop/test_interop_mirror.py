@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,7 @@ from tests.support.waiting import wait_until
 
 PARTITIONS = 2
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=1)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,12 +101,6 @@ FILTERS: list[list[tuple[str, int, str | None]]] = [
     [("user", 2, "x")],
     [("", 2, None)],
 ]
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

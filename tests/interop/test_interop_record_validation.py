@@ -5,8 +5,7 @@ with their reasons.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -89,12 +88,6 @@ class Talk:
 
     def _send_request(self, api: ApiSpec, request: object, version: int) -> Any:
         return self._client.send_request(api, request, object, version=version)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """Committed offsets after a topic is deleted and recreated, in Kafka and in Penstock."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +22,7 @@ _NOT_READY = {
 }
 TOPIC, GROUP, STAGING = "recreated", "recreated-plain", "recreated-staged"
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, auto_create_topics_enable=False) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(auto_create_topics_enable=False)
 
 
 def consumer(address: str, group: str) -> Consumer:

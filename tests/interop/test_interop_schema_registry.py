@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,7 @@ SECOND = _record(NUMBER, {"name": "note", "type": "string", "default": ""})
 INCOMPATIBLE = _record(NUMBER, {"name": "price", "type": "double"})
 THIRD = _record(NUMBER, {"name": "count", "type": "int", "default": 1})
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path / "cluster", brokers=2) as cluster:
-        yield cluster
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 class Registry(Apicurio):

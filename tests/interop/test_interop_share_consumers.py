@@ -3,7 +3,7 @@ Java consumers and with single requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,13 +33,6 @@ NUMBERS = 200
 KAFKAS_JOIN_S = 40.0
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 Step = tuple[str, Any]
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 class Conversation:

@@ -3,9 +3,8 @@ group coordinator and the share coordinator, and Kafka's tools run against both.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -74,13 +73,6 @@ _RETRIED = {
     int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     int(ErrorCode.NOT_COORDINATOR),
 }
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 class Conversation:

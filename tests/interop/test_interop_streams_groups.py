@@ -3,9 +3,8 @@ the group coordinator.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -531,12 +530,7 @@ SCENARIOS: list[Callable[[StreamsTalk], Iterator[Step]]] = [
     types,
 ]
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0, group_streams_initial_rebalance_delay_ms=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
+pytestmark = pytest.mark.cluster(group_streams_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -4,7 +4,6 @@ killed during the join, loses its local state, and restores the table from the c
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -35,21 +34,15 @@ def table_join(java: JavaHome) -> JavaHome:
     return java
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads within 50 ms, and looks for dirty logs and expired transactions
-    ten times per second.
-    """
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    async with Cluster(
-        tmp_path / "cluster",
-        brokers=2,
-        stream_config=stream,
-        log_cleaner_backoff_ms=100,
-        group_min_session_timeout_ms=500,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
-    ) as cluster:
-        yield cluster
+# The cluster uploads within 50 ms, and looks for dirty logs and expired transactions
+# ten times per second.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
+    log_cleaner_backoff_ms=100,
+    group_min_session_timeout_ms=500,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
+)
 
 
 class Shop:

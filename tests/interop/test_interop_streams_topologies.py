@@ -2,8 +2,7 @@
 validation, partition counts, internal topics, epochs.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -238,12 +237,7 @@ SCENARIOS: list[Callable[[StreamsTalk], Iterator[Step]]] = [
     internal_topics,
 ]
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0, group_streams_initial_rebalance_delay_ms=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
+pytestmark = pytest.mark.cluster(group_streams_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

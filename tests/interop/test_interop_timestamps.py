@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -46,12 +45,6 @@ def batch(now_ms: int, offsets_ms: Sequence[int]) -> bytes:
         "max_timestamp": -1 if newest == _NONE else newest,
     }
     return build(data, len(offsets_ms), header, Compression.NONE, now_ms)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ expected output is that of Kafka 4.2 for the same commands.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,15 +28,12 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 VALUE = b"v" * 1_000
 
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster that uploads within 50 ms and looks for dirty logs ten times per second."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    async with Cluster(
-        tmp_path, brokers=2, stream_config=stream, log_cleaner_backoff_ms=100
-    ) as cluster:
-        yield cluster
+# The cluster uploads within 50 ms and looks for dirty logs ten times per second.
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
+    log_cleaner_backoff_ms=100,
+)
 
 
 class Tools:

@@ -3,9 +3,8 @@ valid and invalid requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -25,13 +24,6 @@ LONGEST = "n" * 249
 UNKNOWN_ID = UUID(int=5)
 Step = tuple[str, Any]
 """A request and its response."""
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 class Topics:

@@ -3,7 +3,7 @@ Kafka 4.2: both get the same request sequences, and Kafka's tools run against bo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,6 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 VERIFICATION = "transaction.partition.verification.enable"
 UP, SAFE, UNSAFE = 1, 2, 3
 Step = tuple[str, Any]
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        await cluster.start_broker(NODE_ID)
-        yield cluster
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ class Cluster:
         directory: Path,
         *,
         brokers: int = 1,
+        first_id: int = 0,
         store: ObjectStore | None = None,
         stream_config: StreamConfig | None = None,
         controller_settings: dict[str, Any] | None = None,
@@ -69,7 +70,7 @@ class Cluster:
         self.store = store or MemoryStore()
         self.brokers: dict[int, Broker] = {}
         self.controller: ControllerServer | None = None
-        self._broker_count = brokers
+        self._node_ids = range(first_id, first_id + brokers)
         self._stream_config = stream_config or StreamConfig(wal_linger_ms=0)
         self._settings = {
             "group_initial_rebalance_delay_ms": 0,
@@ -101,7 +102,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         try:
             await self.start_controller()
-            for node_id in range(self._broker_count):
+            for node_id in self._node_ids:
                 await self.start_broker(node_id)
         except BaseException:
             await self.stop()
