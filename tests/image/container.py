@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.image.builder import WORK, ImageFailed, run
@@ -42,12 +41,7 @@ class Container:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.terminate()  # runc forwards it

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
@@ -66,15 +65,10 @@ class Load(ABC):
         self._running = asyncio.ensure_future(self._run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         self._stopping.set()
         assert self._running is not None
-        if error is not None:
+        if kind is not None:
             self.failed.append("the test failed")
             self._running.cancel()
             # The test has failed already: do not wait until the client has flushed.

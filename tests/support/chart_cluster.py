@@ -15,7 +15,6 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote, unquote
 
@@ -58,16 +57,11 @@ class ChartCluster:
         try:
             self.start_all()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__(None)
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for running in self.running.values():
             running.process.kill()
             running.process.wait()

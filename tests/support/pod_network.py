@@ -18,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.deploy.local.certificates import Authority
@@ -148,12 +147,7 @@ class PodNetwork:
         self.start(["dnsmasq", "--no-daemon", "--pid-file=", *arguments], "dns")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def connect(self, name: str, *names: str, namespace: str = NAMESPACE) -> Pod:

@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import pyarrow
@@ -57,16 +56,11 @@ class Standalone:
         try:
             self._start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in (*self.workers, *([self._master] if self._master else [])):
             process.terminate()
         for process in (*self.workers, *([self._master] if self._master else [])):

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
@@ -91,16 +90,11 @@ class ThreadedCluster:
         try:
             self._cluster = self.run(self._start())
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.run(self._stop())
         finally:
