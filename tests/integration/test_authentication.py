@@ -32,6 +32,7 @@ from penstock.protocol.gen import api_versions, metadata, sasl_authenticate, sas
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster
 from tests.support.token_issuer import TokenIssuer
 from tests.support.waiting import until
@@ -191,16 +192,14 @@ async def test_users_in_the_password_file_take_precedence_over_metadata(
     await asyncio.to_thread(produced, config | {"sasl.password": "broker secret"})
 
 
-async def test_unknown_mechanism_is_rejected_with_the_enabled_ones(cluster: Cluster) -> None:
-    def talk() -> None:
-        with connect(cluster) as raw:
-            request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
-            response = raw.send_request(apis.SASL_HANDSHAKE, 1, request)
-            assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            assert tuple(response.mechanisms) == MECHANISMS
-            raw.expect_end()
-
-    await asyncio.to_thread(talk)
+@in_thread
+def test_unknown_mechanism_is_rejected_with_the_enabled_ones(cluster: Cluster) -> None:
+    with connect(cluster) as raw:
+        request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
+        response = raw.send_request(apis.SASL_HANDSHAKE, 1, request)
+        assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert tuple(response.mechanisms) == MECHANISMS
+        raw.expect_end()
 
 
 # --- raw protocol --------------------------------------------------------------------------------
@@ -280,46 +279,42 @@ async def test_sasl_handshake_v0_is_followed_by_tokens_without_headers(cluster: 
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_only_api_versions_may_precede_authentication(cluster: Cluster, version: int) -> None:
-    def talk() -> None:
+@in_thread
+def test_only_api_versions_may_precede_authentication(cluster: Cluster, version: int) -> None:
+    with connect(cluster) as raw:
+        listed = raw.send_request(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
+        assert {17, 36} <= {api.api_key for api in listed.api_keys}
+        assert raw.send_request(*plain_handshake(1)).error_code == 0
+        response = raw.send_request(*token(GOOD, version))
+        assert (response.error_code, response.session_lifetime_ms) == (0, 0)
+        again = raw.send_request(*token(GOOD, version))
+        assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    for first in ((), (plain_handshake(1),)):
         with connect(cluster) as raw:
-            listed = raw.send_request(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
-            assert {17, 36} <= {api.api_key for api in listed.api_keys}
-            assert raw.send_request(*plain_handshake(1)).error_code == 0
-            response = raw.send_request(*token(GOOD, version))
-            assert (response.error_code, response.session_lifetime_ms) == (0, 0)
-            again = raw.send_request(*token(GOOD, version))
-            assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
-        for first in ((), (plain_handshake(1),)):
-            with connect(cluster) as raw:
-                for requested in first:
-                    raw.send_request(*requested)
-                codec = CODECS[apis.METADATA.key].encode_request
-                raw.socket.sendall(
-                    framing.encode_request_frame(
-                        apis.METADATA, 9, 1, codec, metadata.MetadataRequest(None)
-                    )
+            for requested in first:
+                raw.send_request(*requested)
+            codec = CODECS[apis.METADATA.key].encode_request
+            raw.socket.sendall(
+                framing.encode_request_frame(
+                    apis.METADATA, 9, 1, codec, metadata.MetadataRequest(None)
                 )
-                raw.expect_end()
+            )
+            raw.expect_end()
 
-    await asyncio.to_thread(talk)
 
-
-async def test_authentication_failures_use_the_error_codes_of_kafka(cluster: Cluster) -> None:
-    def talk() -> None:
-        for wrong, text in (
-            (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),
-            (b"\0ghost\0wrong", "Authentication failed: Invalid username or password"),
-            (b"x", "due to invalid credentials with SASL mechanism PLAIN"),
-        ):
-            with connect(cluster) as raw:
-                raw.send_request(*plain_handshake(1))
-                response = raw.send_request(*token(wrong))
-                assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-                assert text in response.error_message
-                raw.expect_end()
-
-    await asyncio.to_thread(talk)
+@in_thread
+def test_authentication_failures_use_the_error_codes_of_kafka(cluster: Cluster) -> None:
+    for wrong, text in (
+        (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),
+        (b"\0ghost\0wrong", "Authentication failed: Invalid username or password"),
+        (b"x", "due to invalid credentials with SASL mechanism PLAIN"),
+    ):
+        with connect(cluster) as raw:
+            raw.send_request(*plain_handshake(1))
+            response = raw.send_request(*token(wrong))
+            assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert text in response.error_message
+            raw.expect_end()
 
 
 @pytest.mark.parametrize(

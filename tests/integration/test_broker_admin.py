@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
 
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
@@ -23,55 +24,51 @@ TIMEOUT_S = PATIENCE_S
 pytestmark = pytest.mark.cluster(brokers=2)
 
 
-async def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
-    def administer() -> None:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        listed = admin.list_topics(timeout=TIMEOUT_S)
-        assert sorted(listed.brokers) == [0, 1]
-        assert listed.controller_id == 0
-        assert {(broker.host, broker.port) for broker in listed.brokers.values()} == {
-            ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
-        }
-        admin.create_topics([NewTopic("a", 3, 1, config={"retention.ms": "1000"})])["a"].result(
-            TIMEOUT_S
-        )
-        with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-            admin.create_topics([NewTopic("a", 3, 1)])["a"].result(TIMEOUT_S)
-        topic = admin.list_topics(timeout=TIMEOUT_S).topics["a"]
-        assert sorted(topic.partitions) == [0, 1, 2]
-        assert {partition.leader for partition in topic.partitions.values()} <= {0, 1}
-        resource = ConfigResource(ConfigResource.Type.TOPIC, "a")
-        configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
-        assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == (
-            "1000",
-            "delete",
-        )
-        admin.create_partitions([NewPartitions("a", 5)])["a"].result(TIMEOUT_S)
-        assert len(admin.list_topics(topic="a", timeout=TIMEOUT_S).topics["a"].partitions) == 5
-        assert len(admin.describe_cluster().result(TIMEOUT_S).nodes) == 2
-        admin.delete_topics(["a"])["a"].result(TIMEOUT_S)
-        assert "a" not in admin.list_topics(timeout=TIMEOUT_S).topics
-
-    await asyncio.to_thread(administer)
+@in_thread
+def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    listed = admin.list_topics(timeout=TIMEOUT_S)
+    assert sorted(listed.brokers) == [0, 1]
+    assert listed.controller_id == 0
+    assert {(broker.host, broker.port) for broker in listed.brokers.values()} == {
+        ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
+    }
+    admin.create_topics([NewTopic("a", 3, 1, config={"retention.ms": "1000"})])["a"].result(
+        TIMEOUT_S
+    )
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        admin.create_topics([NewTopic("a", 3, 1)])["a"].result(TIMEOUT_S)
+    topic = admin.list_topics(timeout=TIMEOUT_S).topics["a"]
+    assert sorted(topic.partitions) == [0, 1, 2]
+    assert {partition.leader for partition in topic.partitions.values()} <= {0, 1}
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "a")
+    configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == (
+        "1000",
+        "delete",
+    )
+    admin.create_partitions([NewPartitions("a", 5)])["a"].result(TIMEOUT_S)
+    assert len(admin.list_topics(topic="a", timeout=TIMEOUT_S).topics["a"].partitions) == 5
+    assert len(admin.describe_cluster().result(TIMEOUT_S).nodes) == 2
+    admin.delete_topics(["a"])["a"].result(TIMEOUT_S)
+    assert "a" not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-async def test_kafka_python_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
-    def administer() -> None:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
-        try:
-            admin.create_topics([PyNewTopic("b", 2, 1)])
-            assert "b" in admin.list_topics()
-            (topic,) = admin.describe_topics(["b"])
-            assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [
-                0,
-                1,
-            ]
-            admin.delete_topics(["b"])
-            assert "b" not in admin.list_topics()
-        finally:
-            admin.close()
-
-    await asyncio.to_thread(administer)
+@in_thread
+def test_kafka_python_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+    try:
+        admin.create_topics([PyNewTopic("b", 2, 1)])
+        assert "b" in admin.list_topics()
+        (topic,) = admin.describe_topics(["b"])
+        assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [
+            0,
+            1,
+        ]
+        admin.delete_topics(["b"])
+        assert "b" not in admin.list_topics()
+    finally:
+        admin.close()
 
 
 async def test_admin_client_describes_the_quorum(cluster: Cluster) -> None:

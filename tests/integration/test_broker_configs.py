@@ -23,6 +23,7 @@ from penstock.protocol.gen import create_topics, describe_producers
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, describe_configs_of, send_request
+from tests.support.in_thread import in_thread
 from tests.support.waiting import PATIENCE_S, until
 
 ALL = (BROKER_RESOURCE, "")
@@ -115,33 +116,31 @@ async def test_background_tasks_use_changed_intervals(tmp_path: Path) -> None:
         await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=PATIENCE_S)
 
 
-async def test_admin_client_alters_and_describes_broker_configs(cluster: Cluster) -> None:
-    def run() -> None:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+@in_thread
+def test_admin_client_alters_and_describes_broker_configs(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
 
-        def alter(name: str, value: str) -> None:
-            entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-            (done,) = admin.incremental_alter_configs([resource]).values()
-            done.result(TIMEOUT_S)
+    def alter(name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        (done,) = admin.incremental_alter_configs([resource]).values()
+        done.result(TIMEOUT_S)
 
-        alter("log.cleaner.backoff.ms", "5s")
-        for name, value, said in (
-            ("node.id", "7", "Cannot update these configs dynamically: Set(node.id)"),
-            ("no.such", "7", "there is no setting no.such"),
-            ("max.connections", "0", "Invalid value 0 for configuration max.connections"),
-            ("group.consumer.session.timeout.ms", "1s", "group.consumer.session.timeout.ms"),
-        ):
-            with pytest.raises(KafkaException, match="INVALID_REQUEST") as raised:
-                alter(name, value)
-            assert said in str(raised.value)
-        described = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")])
-        (configs,) = (done.result(TIMEOUT_S) for done in described.values())
-        assert configs["log.cleaner.backoff.ms"].value == "5000"
-        assert not configs["log.cleaner.backoff.ms"].is_read_only
-        assert configs["node.id"].is_read_only
-
-    await asyncio.to_thread(run)
+    alter("log.cleaner.backoff.ms", "5s")
+    for name, value, said in (
+        ("node.id", "7", "Cannot update these configs dynamically: Set(node.id)"),
+        ("no.such", "7", "there is no setting no.such"),
+        ("max.connections", "0", "Invalid value 0 for configuration max.connections"),
+        ("group.consumer.session.timeout.ms", "1s", "group.consumer.session.timeout.ms"),
+    ):
+        with pytest.raises(KafkaException, match="INVALID_REQUEST") as raised:
+            alter(name, value)
+        assert said in str(raised.value)
+    described = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")])
+    (configs,) = (done.result(TIMEOUT_S) for done in described.values())
+    assert configs["log.cleaner.backoff.ms"].value == "5000"
+    assert not configs["log.cleaner.backoff.ms"].is_read_only
+    assert configs["node.id"].is_read_only
 
 
 async def test_unset_broker_configs_are_null_and_listeners_have_names(cluster: Cluster) -> None:

@@ -30,6 +30,7 @@ from tests.support.clients import (
     produce,
 )
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 from tests.support.waiting import until
 
 TOPIC = "orders"
@@ -89,170 +90,152 @@ async def move_coordinator(cluster: Cluster, node_id: int) -> None:
     assert not any(item.status for item in items), items
 
 
-async def test_members_share_partitions_and_a_rebalance_moves_as_few_as_possible(
+@in_thread
+def test_members_share_partitions_and_a_rebalance_moves_as_few_as_possible(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        taken = Taken()
-        polled = Polled(taken.subscribe(member(cluster.bootstrap), TOPIC))
-        polled.until_shared(4)
-        polled.add(taken.subscribe(member(cluster.bootstrap), TOPIC))
-        polled.until_shared(2, 2)
-        assert (len(taken.revoked), taken.lost) == (2, [])
-        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
-        polled.until_count(40)
-        assert sorted(polled.everything()) == sorted(values(0, 40))
-        leaving, staying = polled.consumers
-        polled.drop(leaving)
-        leaving.close()
-        polled.until_shared(4)
-        produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
-        polled.until_count(80)
-        assert sorted(polled.everything()) == sorted(values(0, 80)), "each record once"
-        staying.close()
-
-    await asyncio.to_thread(run)
+    taken = Taken()
+    polled = Polled(taken.subscribe(member(cluster.bootstrap), TOPIC))
+    polled.until_shared(4)
+    polled.add(taken.subscribe(member(cluster.bootstrap), TOPIC))
+    polled.until_shared(2, 2)
+    assert (len(taken.revoked), taken.lost) == (2, [])
+    produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+    polled.until_count(40)
+    assert sorted(polled.everything()) == sorted(values(0, 40))
+    leaving, staying = polled.consumers
+    polled.drop(leaving)
+    leaving.close()
+    polled.until_shared(4)
+    produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
+    polled.until_count(80)
+    assert sorted(polled.everything()) == sorted(values(0, 80)), "each record once"
+    staying.close()
 
 
-async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
-    def run() -> None:
-        rebalances: list[str] = []
+@in_thread
+def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
+    rebalances: list[str] = []
 
-        def static(name: str) -> Consumer:
-            consumer = member(cluster.bootstrap, group_instance_id=name)
-            consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
-            return consumer
+    def static(name: str) -> Consumer:
+        consumer = member(cluster.bootstrap, group_instance_id=name)
+        consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
+        return consumer
 
-        polled = Polled(static("a"), static("b"))
-        polled.until_shared(2, 2)
-        before, (first, second) = len(rebalances), polled.assigned()
-        leaving = polled.consumers[0]
-        polled.drop(leaving)
-        leaving.close()
-        polled.add(static("a"))
-        polled.until_shared(2, 2)
-        assert [sorted(parts) for parts in polled.assigned()] == [sorted(second), sorted(first)]
-        assert rebalances[before:] == ["a"], "the other member noticed nothing"
-        for consumer in polled.consumers:
-            consumer.close()
-
-    await asyncio.to_thread(run)
-
-
-async def test_partitions_of_a_silent_member_are_reassigned(cluster: Cluster) -> None:
-    def run() -> None:
-        polled = Polled(*(member(cluster.bootstrap, max_poll_interval_ms=1_500) for _ in range(2)))
-        for consumer in polled.consumers:
-            consumer.subscribe([TOPIC])
-        polled.until_shared(2, 2)
-        dead, alive = polled.consumers
-        polled.drop(dead)
-        polled.until_shared(4)
-        alive.close()
-        dead.close()
-
-    await asyncio.to_thread(run)
-
-
-async def test_regex_subscription_follows_created_and_deleted_topics(cluster: Cluster) -> None:
-    def run() -> None:
-        polled = Polled(member(cluster.bootstrap))
-        polled.consumers[0].subscribe(["^late-.*"])
-        polled.poll()
-        create_topic(cluster.bootstrap, "late-1", 2)
-        create_topic(cluster.bootstrap, "early-1", 2)
-        produce(cluster.bootstrap, "late-1", values(0, 4), range(2))
-        polled.until_count(4)
-        create_topic(cluster.bootstrap, "late-2", 1)
-        polled.until_shared(3)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.delete_topics(["late-1"])["late-1"].result(TIMEOUT_S)
-        polled.until_shared(1)
-        polled.consumers[0].close()
-
-    await asyncio.to_thread(run)
-
-
-async def test_invalid_regex_is_rejected(cluster: Cluster) -> None:
-    def run() -> None:
-        consumer = member(cluster.bootstrap)
-        consumer.subscribe(["^(a)\\1"])
-        codes: list[int] = []
-        while not codes or codes[-1] == KafkaError._ALL_BROKERS_DOWN:
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None
-            codes.append(message.error().code())
-        assert codes[-1] == KafkaError._FATAL
-        assert ErrorCode.INVALID_REGULAR_EXPRESSION.message.rstrip(".") in message.error().str()
+    polled = Polled(static("a"), static("b"))
+    polled.until_shared(2, 2)
+    before, (first, second) = len(rebalances), polled.assigned()
+    leaving = polled.consumers[0]
+    polled.drop(leaving)
+    leaving.close()
+    polled.add(static("a"))
+    polled.until_shared(2, 2)
+    assert [sorted(parts) for parts in polled.assigned()] == [sorted(second), sorted(first)]
+    assert rebalances[before:] == ["a"], "the other member noticed nothing"
+    for consumer in polled.consumers:
         consumer.close()
 
-    await asyncio.to_thread(run)
+
+@in_thread
+def test_partitions_of_a_silent_member_are_reassigned(cluster: Cluster) -> None:
+    polled = Polled(*(member(cluster.bootstrap, max_poll_interval_ms=1_500) for _ in range(2)))
+    for consumer in polled.consumers:
+        consumer.subscribe([TOPIC])
+    polled.until_shared(2, 2)
+    dead, alive = polled.consumers
+    polled.drop(dead)
+    polled.until_shared(4)
+    alive.close()
+    dead.close()
 
 
-async def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
-    def run() -> None:
-        polled = Polled(member(cluster.bootstrap))
-        polled.consumers[0].subscribe([TOPIC])
-        polled.until_shared(4)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(TIMEOUT_S)
-        produce(cluster.bootstrap, TOPIC, values(0, 12), range(6))
-        polled.until_shared(6)
-        polled.until_count(12)
-        polled.consumers[0].close()
-
-    await asyncio.to_thread(run)
-
-
-async def test_admin_clients_list_and_describe_the_group(cluster: Cluster) -> None:
-    def run() -> None:
-        polled = Polled(member(cluster.bootstrap))
-        polled.consumers[0].subscribe([TOPIC])
-        polled.until_shared(4)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        listed = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(TIMEOUT_S)
-        assert [(group.group_id, group.type) for group in listed.valid] == [
-            (GROUP, ConsumerGroupType.CONSUMER)
-        ]
-        classic = admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(TIMEOUT_S)
-        assert classic.valid == []
-        described = admin.describe_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
-        assert described.state is ConsumerGroupState.STABLE
-        assert described.type is ConsumerGroupType.CONSUMER
-        (only,) = described.members
-        assert len(only.assignment.topic_partitions) == 4
-        polled.consumers[0].close()
-        admin.delete_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
-        assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_regex_subscription_follows_created_and_deleted_topics(cluster: Cluster) -> None:
+    polled = Polled(member(cluster.bootstrap))
+    polled.consumers[0].subscribe(["^late-.*"])
+    polled.poll()
+    create_topic(cluster.bootstrap, "late-1", 2)
+    create_topic(cluster.bootstrap, "early-1", 2)
+    produce(cluster.bootstrap, "late-1", values(0, 4), range(2))
+    polled.until_count(4)
+    create_topic(cluster.bootstrap, "late-2", 1)
+    polled.until_shared(3)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.delete_topics(["late-1"])["late-1"].result(TIMEOUT_S)
+    polled.until_shared(1)
+    polled.consumers[0].close()
 
 
-async def test_consumer_with_manual_assignment_commits_offsets(cluster: Cluster) -> None:
+@in_thread
+def test_invalid_regex_is_rejected(cluster: Cluster) -> None:
+    consumer = member(cluster.bootstrap)
+    consumer.subscribe(["^(a)\\1"])
+    codes: list[int] = []
+    while not codes or codes[-1] == KafkaError._ALL_BROKERS_DOWN:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        codes.append(message.error().code())
+    assert codes[-1] == KafkaError._FATAL
+    assert ErrorCode.INVALID_REGULAR_EXPRESSION.message.rstrip(".") in message.error().str()
+    consumer.close()
+
+
+@in_thread
+def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
+    polled = Polled(member(cluster.bootstrap))
+    polled.consumers[0].subscribe([TOPIC])
+    polled.until_shared(4)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(TIMEOUT_S)
+    produce(cluster.bootstrap, TOPIC, values(0, 12), range(6))
+    polled.until_shared(6)
+    polled.until_count(12)
+    polled.consumers[0].close()
+
+
+@in_thread
+def test_admin_clients_list_and_describe_the_group(cluster: Cluster) -> None:
+    polled = Polled(member(cluster.bootstrap))
+    polled.consumers[0].subscribe([TOPIC])
+    polled.until_shared(4)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    listed = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(TIMEOUT_S)
+    assert [(group.group_id, group.type) for group in listed.valid] == [
+        (GROUP, ConsumerGroupType.CONSUMER)
+    ]
+    classic = admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(TIMEOUT_S)
+    assert classic.valid == []
+    described = admin.describe_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+    assert described.state is ConsumerGroupState.STABLE
+    assert described.type is ConsumerGroupType.CONSUMER
+    (only,) = described.members
+    assert len(only.assignment.topic_partitions) == 4
+    polled.consumers[0].close()
+    admin.delete_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+    assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+
+
+@in_thread
+def test_consumer_with_manual_assignment_commits_offsets(cluster: Cluster) -> None:
     """Such a consumer sends its own member id without an epoch, also in a transaction."""
-
-    def run() -> None:
-        consumer = member(cluster.bootstrap, enable_auto_commit=False)
-        consumer.assign([TopicPartition(TOPIC, index) for index in range(2)])
-        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
-        producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "standalone"}
-        )
-        producer.init_transactions(TIMEOUT_S)
-        producer.begin_transaction()
-        producer.send_offsets_to_transaction(
-            [TopicPartition(TOPIC, 1, 5)], consumer.consumer_group_metadata(), TIMEOUT_S
-        )
-        producer.commit_transaction(TIMEOUT_S)
-        found = consumer.committed([TopicPartition(TOPIC, index) for index in range(2)], TIMEOUT_S)
-        assert [partition.offset for partition in found] == [3, 5]
-        consumer.close()
-
-    await asyncio.to_thread(run)
+    consumer = member(cluster.bootstrap, enable_auto_commit=False)
+    consumer.assign([TopicPartition(TOPIC, index) for index in range(2)])
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "standalone"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [TopicPartition(TOPIC, 1, 5)], consumer.consumer_group_metadata(), TIMEOUT_S
+    )
+    producer.commit_transaction(TIMEOUT_S)
+    found = consumer.committed([TopicPartition(TOPIC, index) for index in range(2)], TIMEOUT_S)
+    assert [partition.offset for partition in found] == [3, 5]
+    consumer.close()
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_live_group_is_upgraded_to_the_consumer_protocol_and_downgraded(
+@in_thread
+def test_live_group_is_upgraded_to_the_consumer_protocol_and_downgraded(
     cluster: Cluster, strategy: str
 ) -> None:
     """Classic members keep consuming while a member of the consumer protocol joins and leaves."""
@@ -272,28 +255,25 @@ async def test_live_group_is_upgraded_to_the_consumer_protocol_and_downgraded(
         (group,) = admin.list_consumer_groups().result(TIMEOUT_S).valid
         return group.type
 
-    def run() -> None:
-        polled = Polled(classic(), classic())
-        polled.until_shared(2, 2)
-        assert type_of_group() is ConsumerGroupType.CLASSIC
-        newcomer = member(cluster.bootstrap)
-        newcomer.subscribe([TOPIC])
-        polled.add(newcomer)
-        polled.until_shared(1, 1, 2)
-        assert type_of_group() is ConsumerGroupType.CONSUMER
-        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
-        polled.until_count(40)
-        polled.drop(newcomer)
-        newcomer.close()
-        polled.until_shared(2, 2)
-        assert type_of_group() is ConsumerGroupType.CLASSIC
-        produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
-        polled.until_count(80)
-        assert set(polled.everything()) == set(values(0, 80))
-        for consumer in polled.consumers:
-            consumer.close()
-
-    await asyncio.to_thread(run)
+    polled = Polled(classic(), classic())
+    polled.until_shared(2, 2)
+    assert type_of_group() is ConsumerGroupType.CLASSIC
+    newcomer = member(cluster.bootstrap)
+    newcomer.subscribe([TOPIC])
+    polled.add(newcomer)
+    polled.until_shared(1, 1, 2)
+    assert type_of_group() is ConsumerGroupType.CONSUMER
+    produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+    polled.until_count(40)
+    polled.drop(newcomer)
+    newcomer.close()
+    polled.until_shared(2, 2)
+    assert type_of_group() is ConsumerGroupType.CLASSIC
+    produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
+    polled.until_count(80)
+    assert set(polled.everything()) == set(values(0, 80))
+    for consumer in polled.consumers:
+        consumer.close()
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])

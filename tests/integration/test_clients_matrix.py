@@ -19,6 +19,7 @@ from kafka.errors import MessageSizeTooLargeError
 
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SENT_MS = 1_700_000_000_000
@@ -196,118 +197,105 @@ async def test_every_client_reads_records_of_every_other_client(
             ), f"{family}, {codec}, read by kafka-python"
 
 
-async def test_record_without_key_and_value_round_trips(cluster: Cluster) -> None:
+@in_thread
+def test_record_without_key_and_value_round_trips(cluster: Cluster) -> None:
     """Only librdkafka lets an application produce such a record."""
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        producer.produce("nulls", None, None)
-        assert producer.flush(TIMEOUT_S) == 0
-        consumer = confluent_consumer(cluster.bootstrap, "g")
-        consumer.subscribe(["nulls"])
-        (message,) = read_records(consumer, 1)
-        assert (message.key(), message.value()) == (None, None)
-        consumer.close()
-
-    await asyncio.to_thread(run)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("nulls", None, None)
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = confluent_consumer(cluster.bootstrap, "g")
+    consumer.subscribe(["nulls"])
+    (message,) = read_records(consumer, 1)
+    assert (message.key(), message.value()) == (None, None)
+    consumer.close()
 
 
-async def test_too_large_record_fails_and_the_others_are_written(
+@in_thread
+def test_too_large_record_fails_and_the_others_are_written(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, "small", max_message_bytes="20000")
-        outcomes: list[ConfluentError | None] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        for value in (b"fits", os.urandom(30_000), b"fits too"):
-            producer.produce(
-                "small", value, partition=0, on_delivery=lambda error, _: outcomes.append(error)
-            )
-            assert producer.flush(TIMEOUT_S) == 0
-        assert [error and error.code() for error in outcomes] == [
-            None,
-            ConfluentError.MSG_SIZE_TOO_LARGE,
-            None,
-        ]
-        py = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), enable_idempotence=False)
-        with pytest.raises(MessageSizeTooLargeError):
-            py.send("small", os.urandom(30_000), partition=0).get(TIMEOUT_S)
-        assert py.send("small", b"fits", partition=0).get(TIMEOUT_S).offset == 2
-        py.close()
-
-    await asyncio.to_thread(run)
-
-
-async def test_records_of_megabytes_are_accepted_if_the_topic_allows_them(cluster: Cluster) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, "large", max_message_bytes=str(12 << 20))
-        large = os.urandom(10 << 20)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.max.bytes": 12 << 20})
-        producer.produce("large", large, partition=0)
-        producer.produce("large", b"after", partition=0)
+    create_topic(cluster.bootstrap, "small", max_message_bytes="20000")
+    outcomes: list[ConfluentError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for value in (b"fits", os.urandom(30_000), b"fits too"):
+        producer.produce(
+            "small", value, partition=0, on_delivery=lambda error, _: outcomes.append(error)
+        )
         assert producer.flush(TIMEOUT_S) == 0
-        consumer = confluent_consumer(cluster.bootstrap, "g")
-        consumer.subscribe(["large"])
-        assert [message.value() for message in read_records(consumer, 2)] == [large, b"after"], (
-            "larger than the fetch limits, yet it comes"
-        )
-        consumer.close()
+    assert [error and error.code() for error in outcomes] == [
+        None,
+        ConfluentError.MSG_SIZE_TOO_LARGE,
+        None,
+    ]
+    py = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), enable_idempotence=False)
+    with pytest.raises(MessageSizeTooLargeError):
+        py.send("small", os.urandom(30_000), partition=0).get(TIMEOUT_S)
+    assert py.send("small", b"fits", partition=0).get(TIMEOUT_S).offset == 2
+    py.close()
 
-    await asyncio.to_thread(run)
+
+@in_thread
+def test_records_of_megabytes_are_accepted_if_the_topic_allows_them(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "large", max_message_bytes=str(12 << 20))
+    large = os.urandom(10 << 20)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.max.bytes": 12 << 20})
+    producer.produce("large", large, partition=0)
+    producer.produce("large", b"after", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = confluent_consumer(cluster.bootstrap, "g")
+    consumer.subscribe(["large"])
+    assert [message.value() for message in read_records(consumer, 2)] == [large, b"after"], (
+        "larger than the fetch limits, yet it comes"
+    )
+    consumer.close()
 
 
-async def test_log_append_time_replaces_the_timestamps_of_records(cluster: Cluster) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, "stamped", message_timestamp_type="LogAppendTime")
-        write_confluent(cluster.bootstrap, "stamped", "lz4", True)
-        consumer = confluent_consumer(cluster.bootstrap, "g", check_crcs=True)
-        consumer.subscribe(["stamped"])
-        assert all(
-            message.timestamp()[1] > SENT_MS + 10_000
-            for message in read_records(consumer, len(RECORDS))
-        )
-        consumer.close()
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_log_append_time_replaces_the_timestamps_of_records(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "stamped", message_timestamp_type="LogAppendTime")
+    write_confluent(cluster.bootstrap, "stamped", "lz4", True)
+    consumer = confluent_consumer(cluster.bootstrap, "g", check_crcs=True)
+    consumer.subscribe(["stamped"])
+    assert all(
+        message.timestamp()[1] > SENT_MS + 10_000
+        for message in read_records(consumer, len(RECORDS))
+    )
+    consumer.close()
 
 
 @pytest.mark.parametrize("make", [lambda: b"x", lambda: None], ids=["value", "tombstone"])
-async def test_compacted_topic_rejects_records_without_keys(
+@in_thread
+def test_compacted_topic_rejects_records_without_keys(
     cluster: Cluster, make: Callable[[], bytes | None]
 ) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, "table", cleanup_policy="compact")
-        outcomes: list[ConfluentError | None] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        for key in (b"key", None):
-            producer.produce(
-                "table",
-                make(),
-                key,
-                partition=0,
-                on_delivery=lambda error, _: outcomes.append(error),
-            )
-            assert producer.flush(TIMEOUT_S) == 0
-        assert outcomes[0] is None
-        assert outcomes[1] is not None
-        assert outcomes[1].code() == ConfluentError.INVALID_RECORD
-
-    await asyncio.to_thread(run)
+    create_topic(cluster.bootstrap, "table", cleanup_policy="compact")
+    outcomes: list[ConfluentError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for key in (b"key", None):
+        producer.produce(
+            "table",
+            make(),
+            key,
+            partition=0,
+            on_delivery=lambda error, _: outcomes.append(error),
+        )
+        assert producer.flush(TIMEOUT_S) == 0
+    assert outcomes[0] is None
+    assert outcomes[1] is not None
+    assert outcomes[1].code() == ConfluentError.INVALID_RECORD
 
 
-async def test_produce_to_a_nonexistent_partition_fails(cluster: Cluster) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, "two", 2)
-        outcomes: list[ConfluentError | None] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 3_000})
-        try:
-            producer.produce(
-                "two", b"x", partition=7, on_delivery=lambda error, _: outcomes.append(error)
-            )
-        except KafkaException as error:
-            outcomes.append(error.args[0])
-        producer.flush(TIMEOUT_S)
-        assert outcomes[0] is not None
-        assert outcomes[0].code() == ConfluentError._UNKNOWN_PARTITION
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_produce_to_a_nonexistent_partition_fails(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "two", 2)
+    outcomes: list[ConfluentError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 3_000})
+    try:
+        producer.produce(
+            "two", b"x", partition=7, on_delivery=lambda error, _: outcomes.append(error)
+        )
+    except KafkaException as error:
+        outcomes.append(error.args[0])
+    producer.flush(TIMEOUT_S)
+    assert outcomes[0] is not None
+    assert outcomes[0].code() == ConfluentError._UNKNOWN_PARTITION

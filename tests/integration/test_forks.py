@@ -14,6 +14,7 @@ from penstock.broker.partition.partition import Partition
 from penstock.lake.manifest.errors import UnknownPartition
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster
+from tests.support.in_thread import in_thread
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import until, wait_until
 
@@ -199,37 +200,34 @@ async def test_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluster)
     }
 
 
-async def test_topic_is_forked_at_offsets_and_at_a_time(cluster: Cluster) -> None:
+@in_thread
+def test_topic_is_forked_at_offsets_and_at_a_time(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
     now_ms = time.time_ns() // 1_000_000
-
-    def run() -> None:
-        create_topic(bootstrap, SOURCE, 2)
-        writer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
-        for batch in range(4):
-            for number in range(10):
-                for partition in range(2):
-                    at_ms = now_ms - 60_000 + 10_000 * batch
-                    value = b"%d" % (10 * batch + number)
-                    writer.produce(SOURCE, value, partition=partition, timestamp=at_ms)
-            assert writer.flush(TIMEOUT_S) == 0
-        create_topic(bootstrap, "a", -1, **FROM_SOURCE, penstock_fork_offsets="0:20, 1:7")
-        found = read(bootstrap, "a", 2)
-        assert found[0] == [b"%d" % number for number in range(20)]
-        # Batches are not split: offset 7 lies within the first batch, or a small batch starts
-        # there.
-        assert found[1] == [b"%d" % number for number in range(len(found[1]))]
-        assert len(found[1]) <= 7
-        at = str(now_ms - 60_000 + 20_000)
-        create_topic(bootstrap, "b", -1, **FROM_SOURCE, penstock_fork_timestamp_ms=at)
-        before = [b"%d" % number for number in range(20)]
-        assert read(bootstrap, "b", 2) == {0: before, 1: before}
-        # A fork of the fork, which also has records of its own.
-        produce(bootstrap, "b", [b"own"])
-        create_topic(bootstrap, "c", -1, penstock_fork_source="b")
-        assert read(bootstrap, "c", 2) == {0: [*before, b"own"], 1: before}
-
-    await asyncio.to_thread(run)
+    create_topic(bootstrap, SOURCE, 2)
+    writer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    for batch in range(4):
+        for number in range(10):
+            for partition in range(2):
+                at_ms = now_ms - 60_000 + 10_000 * batch
+                value = b"%d" % (10 * batch + number)
+                writer.produce(SOURCE, value, partition=partition, timestamp=at_ms)
+        assert writer.flush(TIMEOUT_S) == 0
+    create_topic(bootstrap, "a", -1, **FROM_SOURCE, penstock_fork_offsets="0:20, 1:7")
+    found = read(bootstrap, "a", 2)
+    assert found[0] == [b"%d" % number for number in range(20)]
+    # Batches are not split: offset 7 lies within the first batch, or a small batch starts
+    # there.
+    assert found[1] == [b"%d" % number for number in range(len(found[1]))]
+    assert len(found[1]) <= 7
+    at = str(now_ms - 60_000 + 20_000)
+    create_topic(bootstrap, "b", -1, **FROM_SOURCE, penstock_fork_timestamp_ms=at)
+    before = [b"%d" % number for number in range(20)]
+    assert read(bootstrap, "b", 2) == {0: before, 1: before}
+    # A fork of the fork, which also has records of its own.
+    produce(bootstrap, "b", [b"own"])
+    create_topic(bootstrap, "c", -1, penstock_fork_source="b")
+    assert read(bootstrap, "c", 2) == {0: [*before, b"own"], 1: before}
 
 
 async def test_invalid_forks_are_refused_with_the_reason(cluster: Cluster) -> None:

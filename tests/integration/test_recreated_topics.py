@@ -27,6 +27,7 @@ from tests.support.clients import TIMEOUT_S, create_topic, produce, read_records
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.coordinator_client import CoordinatorClient, end_coordinator
+from tests.support.in_thread import in_thread
 from tests.support.internal_topic import read_internal_topic
 from tests.support.share_client import ACCEPT, ShareMember
 from tests.support.waiting import wait_until
@@ -96,24 +97,21 @@ def commit(cluster: Cluster, offset: int, topic: str = TOPIC) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_group_starts_at_the_beginning_of_a_recreated_topic(
+@in_thread
+def test_group_starts_at_the_beginning_of_a_recreated_topic(
     cluster: Cluster, protocol: str
 ) -> None:
     bootstrap = cluster.bootstrap
-
-    def run() -> None:
-        create_topic(bootstrap, TOPIC)
-        produce(bootstrap, TOPIC, [b"old"] * 100)
-        assert consume(cluster, protocol, 100) == list(range(100))
-        assert committed(cluster, TOPIC) == [100]
-        delete(bootstrap)
-        create_topic(bootstrap, TOPIC)
-        assert committed(cluster, TOPIC) == [-1]
-        produce(bootstrap, TOPIC, [b"new"] * 200)
-        assert consume(cluster, protocol, 200) == list(range(200))
-        assert committed(cluster, TOPIC) == [200]
-
-    await asyncio.to_thread(run)
+    create_topic(bootstrap, TOPIC)
+    produce(bootstrap, TOPIC, [b"old"] * 100)
+    assert consume(cluster, protocol, 100) == list(range(100))
+    assert committed(cluster, TOPIC) == [100]
+    delete(bootstrap)
+    create_topic(bootstrap, TOPIC)
+    assert committed(cluster, TOPIC) == [-1]
+    produce(bootstrap, TOPIC, [b"new"] * 200)
+    assert consume(cluster, protocol, 200) == list(range(200))
+    assert committed(cluster, TOPIC) == [200]
 
 
 @pytest.mark.parametrize("end", ["moved", "killed"])
@@ -189,19 +187,17 @@ async def test_undeleted_topic_gets_its_offsets_back(cluster: Cluster, name: str
 
 
 @with_grace
-async def test_commit_for_the_recreated_topic_replaces_the_old_offset(
+@in_thread
+def test_commit_for_the_recreated_topic_replaces_the_old_offset(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        create_topic(cluster.bootstrap, TOPIC)
-        commit(cluster, 100)
-        delete(cluster.bootstrap)
-        create_topic(cluster.bootstrap, TOPIC)
-        commit(cluster, 3)
-        undelete(cluster.bootstrap, name="orders-again")
-        assert committed(cluster, TOPIC, "orders-again") == [3, -1]
-
-    await asyncio.to_thread(run)
+    create_topic(cluster.bootstrap, TOPIC)
+    commit(cluster, 100)
+    delete(cluster.bootstrap)
+    create_topic(cluster.bootstrap, TOPIC)
+    commit(cluster, 3)
+    undelete(cluster.bootstrap, name="orders-again")
+    assert committed(cluster, TOPIC, "orders-again") == [3, -1]
 
 
 def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
@@ -223,20 +219,17 @@ def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
         return found
 
 
-async def test_share_group_starts_at_the_beginning_of_a_recreated_topic(alone: Cluster) -> None:
+@in_thread
+def test_share_group_starts_at_the_beginning_of_a_recreated_topic(alone: Cluster) -> None:
     bootstrap = alone.bootstrap
-
-    def run() -> None:
-        create_topic(bootstrap, TOPIC)
-        alter_configs(bootstrap, (GROUP_RESOURCE, SHARE_GROUP), {RESET: "earliest"})
-        produce(bootstrap, TOPIC, [b"old"] * 10)
-        assert worked_off(alone) == [(0, 9, 1)]
-        delete(bootstrap)
-        create_topic(bootstrap, TOPIC)
-        produce(bootstrap, TOPIC, [b"new"] * 20)
-        assert worked_off(alone) == [(0, 19, 1)]
-
-    await asyncio.to_thread(run)
+    create_topic(bootstrap, TOPIC)
+    alter_configs(bootstrap, (GROUP_RESOURCE, SHARE_GROUP), {RESET: "earliest"})
+    produce(bootstrap, TOPIC, [b"old"] * 10)
+    assert worked_off(alone) == [(0, 9, 1)]
+    delete(bootstrap)
+    create_topic(bootstrap, TOPIC)
+    produce(bootstrap, TOPIC, [b"new"] * 20)
+    assert worked_off(alone) == [(0, 19, 1)]
 
 
 async def test_snapshot_of_a_recreated_topic_contains_no_old_offsets(alone: Cluster) -> None:

@@ -28,6 +28,7 @@ from penstock.stream.errors import OffsetOutOfRange
 from tests.support.clients import TIMEOUT_S, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
+from tests.support.in_thread import in_thread
 from tests.support.share_client import ACCEPT, REJECT, RELEASE, ShareMember
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
@@ -90,36 +91,32 @@ def values(count: int) -> list[bytes]:
     return [b"job-%d" % number for number in range(count)]
 
 
-async def test_record_with_an_expired_lock_goes_to_a_waiting_member(cluster: Cluster) -> None:
-    def run() -> None:
-        begin(cluster)
-        produce(cluster.bootstrap, TOPIC, values(3))
-        with members(cluster, 2) as (slow, other):
-            assert slow.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
-            assert other.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 2)]
-            late = slow.acknowledge({HERE: [(0, 2, [ACCEPT])]})
-            assert _code(late) == ErrorCode.INVALID_RECORD_STATE
-            assert _code(other.acknowledge({HERE: [(0, 2, [ACCEPT])]})) == ErrorCode.NONE
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_record_with_an_expired_lock_goes_to_a_waiting_member(cluster: Cluster) -> None:
+    begin(cluster)
+    produce(cluster.bootstrap, TOPIC, values(3))
+    with members(cluster, 2) as (slow, other):
+        assert slow.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
+        assert other.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 2)]
+        late = slow.acknowledge({HERE: [(0, 2, [ACCEPT])]})
+        assert _code(late) == ErrorCode.INVALID_RECORD_STATE
+        assert _code(other.acknowledge({HERE: [(0, 2, [ACCEPT])]})) == ErrorCode.NONE
 
 
-async def test_released_records_wake_a_waiting_member(cluster: Cluster) -> None:
-    def run() -> None:
-        begin(cluster)
-        produce(cluster.bootstrap, TOPIC, values(4))
-        with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
-            assert first.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 3, 1)]
-            waiting = pool.submit(second.acquired, HERE, max_wait_ms=WAIT_MS)
-            acks = [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]
-            assert _code(first.acknowledge({HERE: acks})) == ErrorCode.NONE
-            assert waiting.result(TIMEOUT_S) == [(2, 2, 2)]
-            # The second delivery is the last one.
-            assert _code(second.acknowledge({HERE: [(2, 2, [RELEASE])]})) == ErrorCode.NONE
-            produce(cluster.bootstrap, TOPIC, [b"next"])
-            assert first.acquired(max_wait_ms=WAIT_MS) == [(4, 4, 1)]
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_released_records_wake_a_waiting_member(cluster: Cluster) -> None:
+    begin(cluster)
+    produce(cluster.bootstrap, TOPIC, values(4))
+    with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
+        assert first.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 3, 1)]
+        waiting = pool.submit(second.acquired, HERE, max_wait_ms=WAIT_MS)
+        acks = [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]
+        assert _code(first.acknowledge({HERE: acks})) == ErrorCode.NONE
+        assert waiting.result(TIMEOUT_S) == [(2, 2, 2)]
+        # The second delivery is the last one.
+        assert _code(second.acknowledge({HERE: [(2, 2, [RELEASE])]})) == ErrorCode.NONE
+        produce(cluster.bootstrap, TOPIC, [b"next"])
+        assert first.acquired(max_wait_ms=WAIT_MS) == [(4, 4, 1)]
 
 
 async def test_fetch_continues_after_records_are_deleted_while_it_reads(
@@ -191,18 +188,16 @@ async def test_records_that_arrive_before_the_wait_starts_end_the_fetch(
     await asyncio.to_thread(run)
 
 
-async def test_each_new_record_wakes_one_waiting_member(cluster: Cluster) -> None:
-    def run() -> None:
-        begin(cluster)
-        with members(cluster, 3) as workers, ThreadPoolExecutor(3) as pool:
-            waiting = [pool.submit(one.acquired, HERE, max_wait_ms=WAIT_MS) for one in workers]
-            for number in range(3):
-                produce(cluster.bootstrap, TOPIC, [b"%d" % number])
-            got = sorted(item for one in waiting for item in one.result(TIMEOUT_S))
-        offsets = [at for first, last, _ in got for at in range(first, last + 1)]
-        assert offsets == [0, 1, 2]
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_each_new_record_wakes_one_waiting_member(cluster: Cluster) -> None:
+    begin(cluster)
+    with members(cluster, 3) as workers, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(one.acquired, HERE, max_wait_ms=WAIT_MS) for one in workers]
+        for number in range(3):
+            produce(cluster.bootstrap, TOPIC, [b"%d" % number])
+        got = sorted(item for one in waiting for item in one.result(TIMEOUT_S))
+    offsets = [at for first, last, _ in got for at in range(first, last + 1)]
+    assert offsets == [0, 1, 2]
 
 
 async def test_closed_connection_releases_its_records(cluster: Cluster) -> None:
@@ -249,83 +244,74 @@ async def test_acknowledgment_of_a_replaced_session_has_no_effect(
     await asyncio.to_thread(run)
 
 
-async def test_locked_records_are_limited(cluster: Cluster) -> None:
+@in_thread
+def test_locked_records_are_limited(cluster: Cluster) -> None:
     """At the limit a member waits until others have acknowledged records."""
-
-    def run() -> None:
-        begin(cluster)
-        produce(cluster.bootstrap, TOPIC, values(150), batch_num_messages=10)
-        with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
-            got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=1_000)
-            end = got[-1][1] + 1
-            assert 100 <= end < 110
-            assert second.acquired(HERE, max_wait_ms=100) == []
-            waiting = pool.submit(second.acquired, max_wait_ms=WAIT_MS)
-            assert _code(first.acknowledge({HERE: [(0, 49, [ACCEPT])]})) == ErrorCode.NONE
-            assert waiting.result(TIMEOUT_S)[0][0] == end
-
-    await asyncio.to_thread(run)
+    begin(cluster)
+    produce(cluster.bootstrap, TOPIC, values(150), batch_num_messages=10)
+    with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
+        got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=1_000)
+        end = got[-1][1] + 1
+        assert 100 <= end < 110
+        assert second.acquired(HERE, max_wait_ms=100) == []
+        waiting = pool.submit(second.acquired, max_wait_ms=WAIT_MS)
+        assert _code(first.acknowledge({HERE: [(0, 49, [ACCEPT])]})) == ErrorCode.NONE
+        assert waiting.result(TIMEOUT_S)[0][0] == end
 
 
-async def test_share_sessions_are_limited(cluster: Cluster) -> None:
-    def run() -> None:
-        with members(cluster, 4) as workers:
-            codes = [one.fetch(HERE, max_wait_ms=0)["error_code"] for one in workers]
-            assert codes == [0, 0, 0, ErrorCode.SHARE_SESSION_LIMIT_REACHED]
-            workers[0].fetch(epoch=-1)
-            assert workers[3].fetch(HERE, max_wait_ms=0)["error_code"] == 0
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_share_sessions_are_limited(cluster: Cluster) -> None:
+    with members(cluster, 4) as workers:
+        codes = [one.fetch(HERE, max_wait_ms=0)["error_code"] for one in workers]
+        assert codes == [0, 0, 0, ErrorCode.SHARE_SESSION_LIMIT_REACHED]
+        workers[0].fetch(epoch=-1)
+        assert workers[3].fetch(HERE, max_wait_ms=0)["error_code"] == 0
 
 
-async def test_deleted_records_are_skipped(cluster: Cluster) -> None:
-    def run() -> None:
-        begin(cluster)
-        produce(cluster.bootstrap, TOPIC, values(30), batch_num_messages=10)
-        with members(cluster) as (one,):
-            first, last, _ = one.acquired(HERE, max_wait_ms=WAIT_MS, max_records=10)[0]
-            assert (first, last) == (0, 9)
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-            (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 15)]).values()
-            assert deleted.result(TIMEOUT_S).low_watermark == 15
-            assert one.acquired(max_wait_ms=WAIT_MS) == [(15, 29, 1)]
-            # Acknowledging deleted records succeeds, whether or not their delivery was complete.
-            assert _code(one.acknowledge({HERE: [(0, 9, [RELEASE])]})) == ErrorCode.NONE
-            assert _code(one.acknowledge({HERE: [(15, 29, [ACCEPT])]})) == ErrorCode.NONE
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_deleted_records_are_skipped(cluster: Cluster) -> None:
+    begin(cluster)
+    produce(cluster.bootstrap, TOPIC, values(30), batch_num_messages=10)
+    with members(cluster) as (one,):
+        first, last, _ = one.acquired(HERE, max_wait_ms=WAIT_MS, max_records=10)[0]
+        assert (first, last) == (0, 9)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 15)]).values()
+        assert deleted.result(TIMEOUT_S).low_watermark == 15
+        assert one.acquired(max_wait_ms=WAIT_MS) == [(15, 29, 1)]
+        # Acknowledging deleted records succeeds, whether or not their delivery was complete.
+        assert _code(one.acknowledge({HERE: [(0, 9, [RELEASE])]})) == ErrorCode.NONE
+        assert _code(one.acknowledge({HERE: [(15, 29, [ACCEPT])]})) == ErrorCode.NONE
 
 
-async def test_aborted_records_are_delivered_only_to_read_uncommitted_groups(
+@in_thread
+def test_aborted_records_are_delivered_only_to_read_uncommitted_groups(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        begin(cluster, isolation_level="read_committed")
-        producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "linger.ms": 0}
-        )
-        producer.init_transactions(TIMEOUT_S)
-        for ends in (producer.commit_transaction, producer.abort_transaction):
-            producer.begin_transaction()
-            for value in values(2):
-                producer.produce(TOPIC, value, partition=0)
-            producer.flush(TIMEOUT_S)
-            ends(TIMEOUT_S)
-        produce(cluster.bootstrap, TOPIC, values(1))
+    begin(cluster, isolation_level="read_committed")
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "linger.ms": 0}
+    )
+    producer.init_transactions(TIMEOUT_S)
+    for ends in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
-        producer.produce(TOPIC, b"open", partition=0)
+        for value in values(2):
+            producer.produce(TOPIC, value, partition=0)
         producer.flush(TIMEOUT_S)
-        with members(cluster) as (one,), ThreadPoolExecutor(1) as pool:
-            got = one.acquired(HERE, max_wait_ms=WAIT_MS)
-            offsets = {at for first, last, _ in got for at in range(first, last + 1)}
-            # 0 and 1 are committed by 2, 3 and 4 are aborted by 5, and 6 is not transactional.
-            assert {0, 1, 6} <= offsets
-            assert not {3, 4, 7} & offsets
-            waiting = pool.submit(one.acquired, max_wait_ms=WAIT_MS, acks={HERE: _accept(got)})
-            producer.commit_transaction(TIMEOUT_S)
-            assert waiting.result(TIMEOUT_S)[0][0] == 7
-
-    await asyncio.to_thread(run)
+        ends(TIMEOUT_S)
+    produce(cluster.bootstrap, TOPIC, values(1))
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"open", partition=0)
+    producer.flush(TIMEOUT_S)
+    with members(cluster) as (one,), ThreadPoolExecutor(1) as pool:
+        got = one.acquired(HERE, max_wait_ms=WAIT_MS)
+        offsets = {at for first, last, _ in got for at in range(first, last + 1)}
+        # 0 and 1 are committed by 2, 3 and 4 are aborted by 5, and 6 is not transactional.
+        assert {0, 1, 6} <= offsets
+        assert not {3, 4, 7} & offsets
+        waiting = pool.submit(one.acquired, max_wait_ms=WAIT_MS, acks={HERE: _accept(got)})
+        producer.commit_transaction(TIMEOUT_S)
+        assert waiting.result(TIMEOUT_S)[0][0] == 7
 
 
 async def test_new_leader_continues_with_the_state_of_the_group(cluster: Cluster) -> None:
@@ -429,18 +415,16 @@ async def test_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> None
     await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
 
 
-async def test_group_may_start_at_records_of_the_last_minute(cluster: Cluster) -> None:
-    def run() -> None:
-        begin(cluster, auto_offset_reset="by_duration:PT1M")
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
-        now_ms = cluster.broker.now_ms()
-        for number, age_ms in enumerate((3_600_000, 120_000, 30_000, 0)):
-            producer.produce(TOPIC, b"%d" % number, partition=0, timestamp=now_ms - age_ms)
-            assert producer.flush(TIMEOUT_S) == 0
-        with members(cluster) as (one,):
-            assert one.acquired(HERE, max_wait_ms=WAIT_MS) == [(2, 3, 1)]
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_group_may_start_at_records_of_the_last_minute(cluster: Cluster) -> None:
+    begin(cluster, auto_offset_reset="by_duration:PT1M")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+    now_ms = cluster.broker.now_ms()
+    for number, age_ms in enumerate((3_600_000, 120_000, 30_000, 0)):
+        producer.produce(TOPIC, b"%d" % number, partition=0, timestamp=now_ms - age_ms)
+        assert producer.flush(TIMEOUT_S) == 0
+    with members(cluster) as (one,):
+        assert one.acquired(HERE, max_wait_ms=WAIT_MS) == [(2, 3, 1)]
 
 
 def _starts_at(cluster: Cluster, offset: int) -> bool:

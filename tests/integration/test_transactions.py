@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 from tests.support.waiting import wait_until
 
 RECORDS_COUNT = 60
@@ -110,107 +111,95 @@ def _rewind(consumer: Consumer, messages: list[Message]) -> None:
         consumer.seek(TopicPartition(topic, partition, offset))
 
 
-async def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets(
+@in_thread
+def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        bootstrap = cluster.bootstrap
-        for topic, partitions in (("in", 2), ("out-a", 1), ("out-b", 1)):
-            create_topic(bootstrap, topic, partitions)
-        produce(
-            bootstrap, "in", (b"v%d" % number for number in range(RECORDS_COUNT)), partitions=(0, 1)
+    bootstrap = cluster.bootstrap
+    for topic, partitions in (("in", 2), ("out-a", 1), ("out-b", 1)):
+        create_topic(bootstrap, topic, partitions)
+    produce(
+        bootstrap, "in", (b"v%d" % number for number in range(RECORDS_COUNT)), partitions=(0, 1)
+    )
+    assert transform(bootstrap, "in", ("out-a", "out-b")) > 0, "aborts are part of the test"
+    expected = sorted(b"V%d" % number for number in range(RECORDS_COUNT))
+    for output in ("out-a", "out-b"):
+        assert (
+            sorted(value or b"" for value in committed_values(bootstrap, output, RECORDS_COUNT))
+            == expected
         )
-        assert transform(bootstrap, "in", ("out-a", "out-b")) > 0, "aborts are part of the test"
-        expected = sorted(b"V%d" % number for number in range(RECORDS_COUNT))
-        for output in ("out-a", "out-b"):
-            assert (
-                sorted(value or b"" for value in committed_values(bootstrap, output, RECORDS_COUNT))
-                == expected
-            )
-        consumer = confluent_consumer(bootstrap, "g")
-        offsets = consumer.committed([TopicPartition("in", 0), TopicPartition("in", 1)], TIMEOUT_S)
-        consumer.close()
-        assert [part.offset for part in offsets] == [RECORDS_COUNT // 2] * 2
-
-    await asyncio.to_thread(run)
+    consumer = confluent_consumer(bootstrap, "g")
+    offsets = consumer.committed([TopicPartition("in", 0), TopicPartition("in", 1)], TIMEOUT_S)
+    consumer.close()
+    assert [part.offset for part in offsets] == [RECORDS_COUNT // 2] * 2
 
 
-async def test_zombie_producer_is_fenced_and_its_open_transaction_aborted(cluster: Cluster) -> None:
-    def run() -> None:
-        bootstrap = cluster.bootstrap
-        create_topic(bootstrap, "t")
-        zombie = transactional(bootstrap, "tid")
-        zombie.begin_transaction()
-        zombie.produce("t", b"zombie")
-        assert zombie.flush(TIMEOUT_S) == 0
-        successor = transactional(bootstrap, "tid")
-        successor.begin_transaction()
-        successor.produce("t", b"successor")
-        successor.commit_transaction(TIMEOUT_S)
-        with pytest.raises(KafkaException) as caught:
-            zombie.commit_transaction(TIMEOUT_S)
-        assert caught.value.args[0].fatal()
-        zombie_again = transactional(bootstrap, "other")
-        zombie_again.begin_transaction()
-        zombie_again.produce("t", b"last")
-        zombie_again.commit_transaction(TIMEOUT_S)
-        assert committed_values(bootstrap, "t", 2) == [b"successor", b"last"]
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_zombie_producer_is_fenced_and_its_open_transaction_aborted(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+    create_topic(bootstrap, "t")
+    zombie = transactional(bootstrap, "tid")
+    zombie.begin_transaction()
+    zombie.produce("t", b"zombie")
+    assert zombie.flush(TIMEOUT_S) == 0
+    successor = transactional(bootstrap, "tid")
+    successor.begin_transaction()
+    successor.produce("t", b"successor")
+    successor.commit_transaction(TIMEOUT_S)
+    with pytest.raises(KafkaException) as caught:
+        zombie.commit_transaction(TIMEOUT_S)
+    assert caught.value.args[0].fatal()
+    zombie_again = transactional(bootstrap, "other")
+    zombie_again.begin_transaction()
+    zombie_again.produce("t", b"last")
+    zombie_again.commit_transaction(TIMEOUT_S)
+    assert committed_values(bootstrap, "t", 2) == [b"successor", b"last"]
 
 
-async def test_transaction_that_times_out_is_aborted_and_its_producer_fenced(
+@in_thread
+def test_transaction_that_times_out_is_aborted_and_its_producer_fenced(
     cluster: Cluster,
 ) -> None:
-    def run() -> None:
-        bootstrap = cluster.bootstrap
-        create_topic(bootstrap, "t")
-        slow = transactional(bootstrap, "slow", transaction_timeout_ms=1_000)
-        slow.begin_transaction()
-        slow.produce("t", b"late")
-        assert slow.flush(TIMEOUT_S) == 0
-        produce(bootstrap, "t", [b"plain"])
-        assert committed_values(bootstrap, "t", 1) == [b"plain"], (
-            "the last stable offset moves once the coordinator has aborted"
-        )
-        with pytest.raises(KafkaException):
-            slow.commit_transaction(TIMEOUT_S)
-
-    await asyncio.to_thread(run)
+    bootstrap = cluster.bootstrap
+    create_topic(bootstrap, "t")
+    slow = transactional(bootstrap, "slow", transaction_timeout_ms=1_000)
+    slow.begin_transaction()
+    slow.produce("t", b"late")
+    assert slow.flush(TIMEOUT_S) == 0
+    produce(bootstrap, "t", [b"plain"])
+    assert committed_values(bootstrap, "t", 1) == [b"plain"], (
+        "the last stable offset moves once the coordinator has aborted"
+    )
+    with pytest.raises(KafkaException):
+        slow.commit_transaction(TIMEOUT_S)
 
 
-async def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster: Cluster) -> None:
-    def run() -> None:
-        bootstrap = cluster.bootstrap
-        create_topic(bootstrap, "t")
-        produce(bootstrap, "t", [b"1", b"2", b"3"])
-        owner = confluent_consumer(bootstrap, "g", enable_auto_commit=False)
-        owner.subscribe(["t"])
-        read_records(owner, 2)
-        producer = transactional(bootstrap, "tid")
-        producer.begin_transaction()
-        producer.send_offsets_to_transaction(
-            [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
-        )
-        watcher = confluent_consumer(bootstrap, "g", isolation_level="read_committed")
-        with pytest.raises(KafkaException):  # require_stable: retried until the client times out
-            watcher.committed([TopicPartition("t", 0)], 0.5)
-        producer.abort_transaction(TIMEOUT_S)
-        assert wait_until(
-            lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset < 0
-        )
-        producer.begin_transaction()
-        producer.send_offsets_to_transaction(
-            [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
-        )
-        producer.commit_transaction(TIMEOUT_S)
-        assert wait_until(
-            lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset == 2
-        )
-        owner.close()
-        watcher.close()
-
-    await asyncio.to_thread(run)
+@in_thread
+def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+    create_topic(bootstrap, "t")
+    produce(bootstrap, "t", [b"1", b"2", b"3"])
+    owner = confluent_consumer(bootstrap, "g", enable_auto_commit=False)
+    owner.subscribe(["t"])
+    read_records(owner, 2)
+    producer = transactional(bootstrap, "tid")
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
+    )
+    watcher = confluent_consumer(bootstrap, "g", isolation_level="read_committed")
+    with pytest.raises(KafkaException):  # require_stable: retried until the client times out
+        watcher.committed([TopicPartition("t", 0)], 0.5)
+    producer.abort_transaction(TIMEOUT_S)
+    assert wait_until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset < 0)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
+    )
+    producer.commit_transaction(TIMEOUT_S)
+    assert wait_until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset == 2)
+    owner.close()
+    watcher.close()
 
 
 async def test_aiokafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
@@ -252,34 +241,32 @@ async def test_aiokafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
     )
 
 
-async def test_transactions_are_listed_and_described(cluster: Cluster) -> None:
-    def run() -> None:
-        bootstrap = cluster.bootstrap
-        create_topic(bootstrap, "t")
-        producer = transactional(bootstrap, "tid")
-        producer.begin_transaction()
-        producer.produce("t", b"x")
-        assert producer.flush(TIMEOUT_S) == 0
-        listed = [
-            found for broker in cluster.brokers.values() for found in broker.transactions.listed()
-        ]
-        assert [
-            (found.transactional_id, found.state.label, found.partitions) for found in listed
-        ] == [("tid", "Ongoing", frozenset({("t", 0)}))]
-        producer.commit_transaction(TIMEOUT_S)
-        wait_until(
-            lambda: (
-                [
-                    f.state.label
-                    for broker in cluster.brokers.values()
-                    for f in broker.transactions.listed()
-                ]
-                == ["CompleteCommit"]
-            )
+@in_thread
+def test_transactions_are_listed_and_described(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+    create_topic(bootstrap, "t")
+    producer = transactional(bootstrap, "tid")
+    producer.begin_transaction()
+    producer.produce("t", b"x")
+    assert producer.flush(TIMEOUT_S) == 0
+    listed = [
+        found for broker in cluster.brokers.values() for found in broker.transactions.listed()
+    ]
+    assert [(found.transactional_id, found.state.label, found.partitions) for found in listed] == [
+        ("tid", "Ongoing", frozenset({("t", 0)}))
+    ]
+    producer.commit_transaction(TIMEOUT_S)
+    wait_until(
+        lambda: (
+            [
+                f.state.label
+                for broker in cluster.brokers.values()
+                for f in broker.transactions.listed()
+            ]
+            == ["CompleteCommit"]
         )
-        assert (
-            "__transaction_state"
-            in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics
-        )
-
-    await asyncio.to_thread(run)
+    )
+    assert (
+        "__transaction_state"
+        in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics
+    )

@@ -20,6 +20,7 @@ from tests.support.clients import (
     read_records,
 )
 from tests.support.cluster import Cluster, deleting_cluster
+from tests.support.in_thread import in_thread
 from tests.support.waiting import until, wait_until
 
 TOPIC = "orders"
@@ -198,24 +199,21 @@ async def test_topic_is_restored_although_its_leader_died_before_closing_it(
     assert cluster.leader_of(TOPIC) != leader
 
 
-async def test_topic_is_restored_under_another_name_if_its_name_is_taken(cluster: Cluster) -> None:
+@in_thread
+def test_topic_is_restored_under_another_name_if_its_name_is_taken(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
-
-    def run() -> None:
-        create_topic(bootstrap, TOPIC)
-        produce(bootstrap, TOPIC, [b"first"])
-        delete(bootstrap)
-        create_topic(bootstrap, TOPIC)
-        produce(bootstrap, TOPIC, [b"second"])
-        with pytest.raises(KafkaException, match="undelete 'orders' under another name"):
-            undelete(bootstrap)
-        undelete(bootstrap, name="orders-first")
-        assert read(bootstrap, 1, "orders-first") == [b"first"]
-        assert read(bootstrap, 1) == [b"second"]
-        with pytest.raises(KafkaException, match="no deleted topic has the name or id 'orders'"):
-            undelete(bootstrap, name="other")
-
-    await asyncio.to_thread(run)
+    create_topic(bootstrap, TOPIC)
+    produce(bootstrap, TOPIC, [b"first"])
+    delete(bootstrap)
+    create_topic(bootstrap, TOPIC)
+    produce(bootstrap, TOPIC, [b"second"])
+    with pytest.raises(KafkaException, match="undelete 'orders' under another name"):
+        undelete(bootstrap)
+    undelete(bootstrap, name="orders-first")
+    assert read(bootstrap, 1, "orders-first") == [b"first"]
+    assert read(bootstrap, 1) == [b"second"]
+    with pytest.raises(KafkaException, match="no deleted topic has the name or id 'orders'"):
+        undelete(bootstrap, name="other")
 
 
 async def test_topic_is_restored_after_a_controller_failover(cluster: Cluster) -> None:

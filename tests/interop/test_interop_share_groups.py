@@ -55,6 +55,7 @@ from penstock.protocol.gen import (
 )
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.in_thread import in_thread
 from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
 from tests.support.kafka_comparison import Step, compare, hold
@@ -651,7 +652,8 @@ async def test_group_records_of_kafka_are_decoded_and_encoded_unchanged(peer: st
 
 
 @pytest.mark.long
-async def test_kafka_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
+@in_thread
+def test_kafka_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
     group = "tools"
 
     def tool(main: str, *arguments: str) -> list[list[str]]:
@@ -659,30 +661,27 @@ async def test_kafka_tools_manage_share_groups(java: JavaHome, cluster: Cluster)
         assert done.returncode == 0, done.stderr
         return [line.split() for line in done.stdout.splitlines() if line]
 
-    def run() -> None:
-        talk = Conversation(cluster.bootstrap)
-        talk.coordinate(group)
-        talk.join(group, "a", CLICKS)
-        talk.settle(group, "a")
-        write = talk.write(group, CLICKS, 1, (1, 0), 5, 0)
-        assert write["error_code"] == 0
-        assert [group, "Stable"] in tool(SHARE_GROUPS, "--list", "--state")
-        assert [group, "Share", "share"] in tool(ALL_GROUPS, "--list")
-        described = ("--describe", "--group", group)
-        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
-        assert offsets == [[group, CLICKS, "0", "-", "-"], [group, CLICKS, "1", "5", "0"]]
-        (member,) = tool(SHARE_GROUPS, *described, "--members")[1:]
-        assert (member[1], member[-1]) == ("a", f"{CLICKS}:0,1")
-        (state,) = tool(SHARE_GROUPS, *described, "--state")[1:]
-        assert state[-2:] == ["Stable", "1"]
-        talk.beat(group, "a", -1)
-        reset = ("--reset-offsets", "--group", group, "--topic", CLICKS)
-        tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
-        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
-        assert [row[3] for row in offsets] == ["0", "0"]
-        tool(SHARE_GROUPS, "--delete-offsets", "--group", group, "--topic", CLICKS)
-        tool(SHARE_GROUPS, "--delete", "--group", group)
-        assert tool(SHARE_GROUPS, "--list") == []
-        talk.close()
-
-    await asyncio.to_thread(run)
+    talk = Conversation(cluster.bootstrap)
+    talk.coordinate(group)
+    talk.join(group, "a", CLICKS)
+    talk.settle(group, "a")
+    write = talk.write(group, CLICKS, 1, (1, 0), 5, 0)
+    assert write["error_code"] == 0
+    assert [group, "Stable"] in tool(SHARE_GROUPS, "--list", "--state")
+    assert [group, "Share", "share"] in tool(ALL_GROUPS, "--list")
+    described = ("--describe", "--group", group)
+    offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+    assert offsets == [[group, CLICKS, "0", "-", "-"], [group, CLICKS, "1", "5", "0"]]
+    (member,) = tool(SHARE_GROUPS, *described, "--members")[1:]
+    assert (member[1], member[-1]) == ("a", f"{CLICKS}:0,1")
+    (state,) = tool(SHARE_GROUPS, *described, "--state")[1:]
+    assert state[-2:] == ["Stable", "1"]
+    talk.beat(group, "a", -1)
+    reset = ("--reset-offsets", "--group", group, "--topic", CLICKS)
+    tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
+    offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+    assert [row[3] for row in offsets] == ["0", "0"]
+    tool(SHARE_GROUPS, "--delete-offsets", "--group", group, "--topic", CLICKS)
+    tool(SHARE_GROUPS, "--delete", "--group", group)
+    assert tool(SHARE_GROUPS, "--list") == []
+    talk.close()
