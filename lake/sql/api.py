@@ -65,8 +65,7 @@ def sql(
         A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
 
     Raises:
-        ValueError: `as_of` has no time zone, `max_rows` is negative, `on_error` or
-            `schema_registry` is not allowed.
+        ValueError: `as_of` has no zone, or `max_rows`, `on_error` or `schema_registry` is invalid.
         SqlError: The statement is invalid, or refers to unknown topics or columns.
         SqlStopped: It was canceled, or took longer than `max_seconds`.
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
@@ -75,8 +74,6 @@ def sql(
         >>> penstock.sql("SELECT avg(dep_delay) FROM flights", store="s3://my-bucket").rows()
         [(12.1,)]
     """
-    if max_rows is not None and max_rows < 0:
-        raise ValueError(f"max_rows must not be negative, got {max_rows}")
     options = SessionOptions(
         cluster_id=cluster_id,
         wal_store=wal_store,
@@ -98,6 +95,8 @@ def sql(
 
 
 def _run(store: str, query: str, options: SessionOptions, limits: StatementLimits) -> SqlResult:
+    if limits.max_rows is not None and limits.max_rows < 0:
+        raise ValueError(f"max_rows must not be negative, got {limits.max_rows}")
     needs_process = (limits.max_seconds, limits.max_bytes, limits.cancel) != (None, None, None)
     if options.memory_limit or needs_process:
         return _run_in_process(store, query, options, limits)
