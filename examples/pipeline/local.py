@@ -21,11 +21,10 @@ from rich.table import Table
 
 from penstock.deploy.demo.story import airlines
 from penstock.deploy.local.handle import LocalCluster
-from pipeline import backfill, lag, quality, session, streams, tables, verdict
+from pipeline import backfill, lag, quality, registry, session, streams, tables, verdict
 from pipeline.config import Config
 from pipeline.replay import RENAMED, Replay, create_topics, events
 from pipeline.verdict import Counts
-from tests.support.schema_registry import SchemaRegistryServer, serving
 
 HOME = Path(__file__).resolve().parent
 PROGRESS_S = 600.0
@@ -52,12 +51,12 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         arguments = ("--brokers", "2", "--store", f"file:{directory}", "--log-level", "error")
         cluster = stack.enter_context(LocalCluster(arguments))
-        registry = stack.enter_context(serving(SchemaRegistryServer())).url
-        config = configured(cluster, directory, given.master, registry)
+        schema_registry = stack.enter_context(registry.serving())
+        config = configured(cluster, directory, given.master, schema_registry)
         step(f"two brokers at {config.bootstrap}, the bucket is {config.store}")
-        step(f"a schema registry at {registry}")
+        step(f"a schema registry at {schema_registry}")
         create_topics(config.bootstrap)
-        replay = Replay(config.bootstrap, registry)
+        replay = Replay(config.bootstrap, schema_registry)
         replay.send_carriers(airlines())
         driver = Driver(config, directory / "driver.log")
         run_with_kills(cluster, driver, replay, given.flights, given.kills)
@@ -67,7 +66,7 @@ def main() -> int:
         return finish(spark, cluster, config, replay)
 
 
-def configured(cluster: LocalCluster, directory: Path, master: str, registry: str) -> Config:
+def configured(cluster: LocalCluster, directory: Path, master: str, schema_registry: str) -> Config:
     state = cluster.state()
     return Config(
         store=state.store_url,
@@ -75,7 +74,7 @@ def configured(cluster: LocalCluster, directory: Path, master: str, registry: st
         warehouse=(directory / "warehouse").as_uri(),
         checkpoints=(directory / "checkpoints").as_uri(),
         master=master,
-        schema_registry=registry,
+        schema_registry=schema_registry,
         trigger="1 second",
     )
 

@@ -103,3 +103,14 @@ def test_members_of_os_that_macos_lacks_are_used_conditionally() -> None:
             and f'hasattr(os, "{name}")' not in source
         ]
     assert not found, listed(found)
+
+
+def test_examples_do_not_import_tests() -> None:
+    """Users copy the examples, without the tests of this repository."""
+    offenders = [
+        f"{shown(path)}:{line}"
+        for path in files()
+        if path.suffix == ".py" and ROOT / "examples" in path.parents
+        for line, _ in imports_of(path, ("tests",))
+    ]
+    assert not offenders, listed(offenders)

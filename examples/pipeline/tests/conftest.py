@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.deploy.local.handle import LocalCluster
-from pipeline import local, session
+from pipeline import local, registry, session
 from pipeline.config import Config
-from tests.support.schema_registry import SchemaRegistryServer, serving
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +24,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def config(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
-    with serving(SchemaRegistryServer()) as registry:
-        yield local.configured(cluster, tmp_path_factory.mktemp("tables"), "local[2]", registry.url)
+    with registry.serving() as url:
+        yield local.configured(cluster, tmp_path_factory.mktemp("tables"), "local[2]", url)
 
 
 @pytest.fixture(scope="session")
