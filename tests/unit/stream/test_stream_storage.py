@@ -45,7 +45,7 @@ from penstock.stream.ports import (
 )
 from tests.support.newer_formats import VERSION_AT, with_header_field
 from tests.support.stream_storage import GatedStore, Nodes, entry, offsets, settle
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
 OTHER = BrokerIncarnation(NodeId(9), NodeEpoch(9))
@@ -134,7 +134,7 @@ async def test_full_storage_is_announced_before_appends_are_rejected(nodes: Node
     before = node.handles[1].next_offset
     (slot,) = await store.until_waiting(1)
     await store.release(slot)
-    await asyncio.wait_for(waiter, 5)
+    await asyncio.wait_for(waiter, PATIENCE_S)
     node.append(1)
     (slot,) = await store.until_waiting(1)
     await store.release(slot)
@@ -409,7 +409,7 @@ async def test_an_upload_completes_even_if_each_step_needs_retries(
         monkeypatch.setattr(store, "put", late_put)
     else:
         monkeypatch.setattr(node.metadata, "prepare_objects", late_prepare)
-    await asyncio.wait_for(node.storage.upload(), 10)
+    await asyncio.wait_for(node.storage.upload(), PATIENCE_S)
     assert nodes.controller.streams[StreamId(1)].end_offset == 1
     assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
@@ -427,7 +427,7 @@ async def test_uncommitted_bytes_cause_backpressure_if_commits_fail_for_long(nod
         await node.write(1, size=4_000)
     waiter = asyncio.ensure_future(node.storage.wait_for_room())
     node.metadata.commit_gate.set()
-    await asyncio.wait_for(waiter, 5)
+    await asyncio.wait_for(waiter, PATIENCE_S)
     await node.write(1)
     assert not node.failed
 
