@@ -140,7 +140,7 @@ class Cluster:
                 "listeners": ("127.0.0.1:0",),
                 "controllers": (f"127.0.0.1:{self._controller_port}",),
                 "shutdown_timeout_ms": 10_000,
-                "registration_timeout_ms": 10_000,
+                "registration_timeout_ms": PATIENCE_S * 1_000,
             }
             | self._settings
             | settings

@@ -45,7 +45,7 @@ class Broker:
             machine_host="127.0.0.1",
             features=SUPPORTED,
         )
-        registered = await client.register_broker(request)
+        registered = await client.register_broker(request, timeout_s=PATIENCE_S)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
         await follower.start(PATIENCE_S)
@@ -62,8 +62,9 @@ class Broker:
 
 
 class Cluster:
-    """One controller and its brokers. It can be stopped and started again on its directory. tls:
-    the TLS settings of the controller; its clients then need their own.
+    """One controller and its brokers. It can be stopped and started again on its directory.
+    Sessions are long, because a busy machine may delay heartbeats by seconds. tls: the TLS settings
+    of the controller; its clients then need their own.
     """
 
     def __init__(self, directory: Path, *, tls: TlsFiles | None = None, **settings: object) -> None:
@@ -71,7 +72,7 @@ class Cluster:
         values: dict[str, object] = {
             "data_dir": directory,
             "heartbeat_interval_ms": 50,
-            "session_timeout_ms": 1_500,
+            "session_timeout_ms": 60_000,
             "session_grace_ms": 200,
             "tick_interval_ms": 20,
             "maintenance_interval_ms": 50,

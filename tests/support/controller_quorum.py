@@ -4,6 +4,7 @@ again.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,16 +15,22 @@ from penstock.controller.api.tls import TlsFiles
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.transport import PeerTransport
+from penstock.controller.raft.volume import SlowVolume
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
 from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S, until
 
+ELECTION_MS = 300
+STEADY_ELECTION_MS = 60_000
+
 
 class Quorum:
-    """A quorum with short timeouts: an election takes 0.3 to 0.6 s. Sessions are long, because a
-    busy machine may need several elections. tls: the settings of each controller.
+    """A quorum with short timeouts: an election takes 0.3 to 0.6 s. `leader` makes the timeouts
+    long, because the controllers of a busy machine stall for seconds, and stopping or cutting off
+    the leader makes them short again. Sessions are long, because a busy machine may need several
+    elections. tls: the settings of each controller.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class Quorum:
             "cluster_id": "quorum",
             "peers": tuple(f"{number}@{address}" for number, address in enumerate(self.addresses)),
             "raft_heartbeat_ms": 50,
-            "election_timeout_ms": 300,
+            "election_timeout_ms": ELECTION_MS,
             "heartbeat_interval_ms": 50,
             "session_timeout_ms": 60_000,
             "session_grace_ms": 500,
@@ -93,21 +100,48 @@ class Quorum:
     async def start_one(self, number: int) -> ControllerServer:
         server = ControllerServer(self.configs[number], self.store, tls=self._tls(number))
         await server.start()
+        assert server.quorum is not None
+        # Otherwise, leaders with a slow disk transfer their leadership.
+        server.quorum.core._volume = SlowVolume(PATIENCE_S * 1_000_000, ELECTION_MS)
         self.servers[number] = server
         return server
 
     async def stop_one(self, number: int) -> None:
+        self._let_elect(number)
         await self.servers.pop(number).stop()
 
     async def leader(self, timeout_s: float = PATIENCE_S) -> int:
-        """Return the number of the leader, once exactly one controller leads."""
+        """Return the number of the leader, once exactly one controller leads. From now on, it stays
+        leader until it is stopped, cut off or replaced on request.
+        """
         await until(
             lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s
         )
+        self.set_election_ms(STEADY_ELECTION_MS)
         return next(number for number, server in self.servers.items() if server.is_leading)
+
+    def set_election_ms(self, election_ms: int) -> None:
+        """Change the election timeout of all running controllers, also for quorum changes, which
+        need voters that have responded within it.
+        """
+        for server in self.servers.values():
+            quorum = server.quorum
+            if quorum is None:
+                continue
+            quorum.core._config = replace(quorum.core._config, election_ms=election_ms)
+            quorum.core._reset_election_timer()
+            quorum._node.pump()
+            msgspec.structs.force_setattr(server._config, "election_timeout_ms", election_ms)
+
+    def _let_elect(self, stopping: int) -> None:
+        """Make the timeouts short if this controller leads."""
+        quorum = self.servers[stopping].quorum
+        if quorum is not None and quorum.core.is_leader:
+            self.set_election_ms(ELECTION_MS)
 
     def cut_off(self, number: int) -> None:
         """Lose all messages between this voter and the others until `heal`."""
+        self._let_elect(number)
         for other, server in self.servers.items():
             _transport(server).cut = set(self.servers) - {other} if other == number else {number}
 

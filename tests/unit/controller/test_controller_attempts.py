@@ -22,7 +22,7 @@ from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
 from tests.support.controller_cluster import Cluster
-from tests.support.controller_quorum import Quorum
+from tests.support.controller_quorum import ELECTION_MS, Quorum
 from tests.support.waiting import PATIENCE_S, until
 
 _TIMEOUT_S = PATIENCE_S
@@ -136,6 +136,7 @@ async def test_an_attempt_from_before_an_abandoned_transfer_has_no_effect(quorum
 
     await until(is_heard)
     quorum.cut_off(target)
+    quorum.set_election_ms(ELECTION_MS)  # after which the transfer is abandoned
     abandoned = await transfer(m.TransferLeadership(node_id=target), None)
     assert abandoned.status is m.Status.VOTER_NOT_FOUND
     assert "has not taken over" in abandoned.detail
@@ -163,7 +164,7 @@ class _NoPause(Random):
 async def test_a_client_retries_at_once_with_the_epoch_of_the_response(cluster: Cluster) -> None:
     broker = await cluster.broker()
     await cluster.restart()
-
+    await until(lambda: cluster.server.is_leading)
     client = ControllerClient([cluster.server.address], rng=_NoPause())
     await client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
     found = await broker.client.get_key_value(m.GetKeyValue(key="k"))

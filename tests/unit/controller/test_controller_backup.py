@@ -274,7 +274,7 @@ async def test_brokers_and_janitor_delete_objects_only_after_the_backup(start: S
     assert gated(cluster).deleted == []
     gated(cluster).gate.set()
     await until(lambda: gated(cluster).deleted == [left_over])
-    await asyncio.wait_for(backed_up, 5)
+    await asyncio.wait_for(backed_up, PATIENCE_S)
 
 
 # --- writers -----------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ async def test_a_fence_in_the_backup_stops_the_controller(start: Start) -> None:
     failed = cluster.server.failed
     assert failed is not None
     with pytest.raises(BackupFenced, match="a recovery fenced this log"):
-        await asyncio.wait_for(asyncio.shield(failed), 5)
+        await asyncio.wait_for(asyncio.shield(failed), PATIENCE_S)
     await client.close()
 
 
@@ -385,7 +385,7 @@ async def test_another_history_under_the_same_cluster_id_stops_the_controller(st
     client = cluster.client()
     await client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
     with pytest.raises(BackupFenced, match="another history"):
-        await asyncio.wait_for(asyncio.shield(failed), 5)
+        await asyncio.wait_for(asyncio.shield(failed), PATIENCE_S)
     await client.close()
 
 
@@ -523,6 +523,7 @@ async def test_a_recovery_reports_why_it_is_impossible(start: Start) -> None:
     await cluster.snapshot()
     await broker.client.put_key_value(m.PutKeyValue(key="k2", value=b"v"))
     await cluster.snapshot()
+    await cluster.server.stop()  # it would write to the store
     with pytest.raises(RecoveryRefused, match="there are: c"):
         await Recovery(cluster.store, "d", now_ms=now_ms).look()
     with pytest.raises(RecoveryRefused, match="no cluster in it at all"):

@@ -118,7 +118,7 @@ async def test_the_source_of_a_move_has_its_full_timeout_despite_wall_clock_chan
         await stream_of(source)
         other = await cluster.broker()
         requested = m.PartitionTarget(topic="t", partition=0, replicas=[NodeId(other.node.node_id)])
-        await source.client.alter_reassignments(m.AlterReassignments(partitions=[requested]))
+        await other.client.alter_reassignments(m.AlterReassignments(partitions=[requested]))
         cluster.wall_ms += step_ms
         if step_ms > 0:
             await cluster.rounds("FenceOverdue", 3)

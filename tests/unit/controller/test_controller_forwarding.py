@@ -2,6 +2,7 @@
 itself, so a broker cannot bypass authorization.
 """
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from penstock.controller.api import token_messages as tm
 from penstock.controller.api.callers import ACTS_AS, METHODS, CallerRole
 from penstock.controller.api.errors import InvalidConfig
 from penstock.controller.api.tls import TlsFiles
-from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed
+from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.records import AclEntry, QuotaTarget
@@ -155,9 +156,7 @@ class Hostile:
         self._channel = Channel(cluster.server.address, tls)
         self._epoch = 0
 
-    async def refusal(
-        self, request: m.Message, client: m.Requester | None, timeout_s: float = PATIENCE_S
-    ) -> str:
+    async def refusal(self, request: m.Message, client: m.Requester | None) -> str:
         """Send the request; return why it was denied to this client. Empty if it was authorized,
         even if it failed.
         """
@@ -165,7 +164,7 @@ class Hostile:
         while True:
             response = await self._channel.unary(type(request).__name__)(
                 sent,
-                timeout=timeout_s,
+                timeout=PATIENCE_S,
                 metadata=((REQUEST_ID_KEY, uuid4().hex), (EPOCH_KEY, str(self._epoch))),
             )
             reply: m.Reply[Any] = msgspec.msgpack.decode(response, type=m.Reply[Any])
@@ -302,8 +301,11 @@ async def test_a_caller_that_does_not_wait_is_in_the_audit_log(
     gate = threading.Event()
     cluster.server._directory.thread.submit(gate.wait)  # a slow journal
     with capture_logs() as logs:
-        with pytest.raises(RpcFailed):
-            await hostile.refusal(new("u"), ADMIN, timeout_s=0.5)
+        impatient = asyncio.create_task(hostile.refusal(new("u"), ADMIN))
+        await until(lambda: cluster.runtime.image.topics.by_name("u") is not None)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
         gate.set()
         await until(lambda: any(line["event"] == "admin_change" for line in logs))
     (change,) = [line for line in logs if line["event"] == "admin_change"]

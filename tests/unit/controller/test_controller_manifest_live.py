@@ -29,7 +29,7 @@ from penstock.stream.ports import (
     StreamRange,
 )
 from tests.support.controller_cluster import Cluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 class ListedStore(MemoryStore):
@@ -132,7 +132,7 @@ async def test_slots_referenced_by_the_newest_manifest_are_not_deleted(
         assert not shown.done()
         assert await store.get(left_over)
         store.is_open = True
-        await asyncio.wait_for(shown, 5)
+        await asyncio.wait_for(shown, PATIENCE_S)
         await until(lambda: left_over not in store._keys)
     finally:
         await cluster.stop()

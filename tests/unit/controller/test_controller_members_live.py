@@ -15,7 +15,7 @@ from penstock.controller.api.errors import JournalStateLost, QuorumChangeRefused
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.core import Role
-from tests.support.controller_quorum import Quorum, get, put
+from tests.support.controller_quorum import ELECTION_MS, Quorum, get, put
 from tests.support.waiting import PATIENCE_S, until
 
 WAIT_S = PATIENCE_S
@@ -245,9 +245,11 @@ async def test_impossible_changes_are_rejected_with_the_reason(quorum: Quorum) -
     with pytest.raises(QuorumChangeRefused, match="not a voter that responds"):
         await client.transfer_leadership(m.TransferLeadership(node_id=7), timeout_s=WAIT_S)
     await quorum.stop_one((leader + 1) % 3)
+    quorum.set_election_ms(ELECTION_MS)
     async with asyncio.timeout(WAIT_S):
         while (  # noqa: ASYNC110 - time has to pass
-            max(member.last_fetch_ms for member in (await client.describe_quorum()).members) < 300
+            max(member.last_fetch_ms for member in (await client.describe_quorum()).members)
+            < ELECTION_MS
         ):
             await asyncio.sleep(0.05)
     with pytest.raises(QuorumChangeRefused, match="no majority"):

@@ -36,13 +36,12 @@ async def main():
     incarnation = BrokerIncarnation(registered.node_id, registered.node_epoch)
     follower = MetadataFollower(client, incarnation, heartbeat_interval_s=0.05)
     await follower.start()
-    loop = asyncio.get_running_loop()
-    last = loop.time()
+    woke = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, woke.set)
     print("started", registered.node_id, registered.node_epoch, follower.can_write(), flush=True)
-    while loop.time() - last < 0.5:
-        last = loop.time()
-        await asyncio.sleep(0.01)
+    await woke.wait()
     print("woke", follower.can_write(), flush=True)
+    asyncio.get_running_loop().remove_reader(sys.stdin)
     await follower.failed
     print("fenced", follower.fenced, follower.can_write(), flush=True)
 
@@ -68,7 +67,7 @@ async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
 async def test_a_paused_broker_is_fenced_and_notices_it_when_it_resumes(
     tmp_path: Path,
 ) -> None:
-    cluster = Cluster(tmp_path, session_timeout_ms=600)
+    cluster = Cluster(tmp_path, session_timeout_ms=6_000)
     await cluster.start()
     other = await cluster.broker()
     process = await asyncio.create_subprocess_exec(
@@ -76,6 +75,7 @@ async def test_a_paused_broker_is_fenced_and_notices_it_when_it_resumes(
         "-c",
         FOLLOWER,
         cluster.server.address,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -90,7 +90,10 @@ async def test_a_paused_broker_is_fenced_and_notices_it_when_it_resumes(
             return node is not None and node.fenced
 
         await until(is_fenced)
-        assert other.follower.can_write()
+        await until(other.follower.can_write)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        await process.stdin.drain()
         process.send_signal(signal.SIGCONT)
         assert await _skip_logs(process, "woke") == ["woke", "False"]
         assert await _skip_logs(process, "fenced") == ["fenced", "True", "False"]
@@ -165,7 +168,7 @@ async def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
         killed.set()
         await asyncio.gather(*writers)
         committed = (await client.describe()).committed_offset
-        await follower.reached(committed, asyncio.get_running_loop().time() + 20)
+        await follower.reached(committed, asyncio.get_running_loop().time() + PATIENCE_S)
         assert {key for key, _ in follower.image.kv.items()} == acknowledged
         fresh = MetadataFollower(client)
         await fresh.start(PATIENCE_S)
