@@ -74,6 +74,7 @@ from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage
 from penstock.stream.wal.sender import Sender
+from tests.support.waiting import PATIENCE_S
 
 CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)
 NOW = 1_700_000_000_000
@@ -340,7 +341,9 @@ class Broker:
         return PeerConnections(MetadataImage)
 
     async def opened(self, topic, index=0) -> Partition:
-        found = await self.partitions.wait_open(topic, index, asyncio.get_running_loop().time() + 5)
+        found = await self.partitions.wait_open(
+            topic, index, asyncio.get_running_loop().time() + PATIENCE_S
+        )
         assert isinstance(found, Partition), found
         return found
 
@@ -397,7 +400,9 @@ class Broker:
         reader.expect_end()
         return message
 
-    def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11, mirror_source=""):
+    def start_produce(
+        self, parts, *, acks=-1, timeout_ms=PATIENCE_S * 1_000, version=11, mirror_source=""
+    ):
         """`parts`: {(topic, partition): batch or None}; from version 13 on, topics are ids. Returns
         a future of {(topic, partition): response}.
         """

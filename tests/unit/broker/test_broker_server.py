@@ -398,10 +398,12 @@ async def test_the_connection_of_a_slow_sender_is_closed(fixture: Fixture) -> No
 async def test_an_idle_connection_is_closed_unless_it_waits_for_a_response(
     fixture: Fixture,
 ) -> None:
-    await fixture.start(connections_idle_ms=100)
-    waiting, idle = await fixture.connect(), await fixture.connect()
+    await fixture.start(connections_idle_ms=1_000)
+    waiting = await fixture.connect()
     waiting.send(b"c0")
+    await fixture.dispatcher.until_seen(1)
     with capture_logs() as logs:
+        idle = await fixture.connect()
         await idle.until_closed()
     assert [line["log_level"] for line in logs] == ["info"], "brokers watch each other idly"
     fixture.dispatcher.release.set()

@@ -427,7 +427,7 @@ async def test_a_classic_group_in_its_initial_delay_writes_no_further_records(co
     """Its only member leaves while the first rebalance is delayed, and another member has announced
     itself.
     """
-    coordinator = await coordinators.next(delay_ms=50)
+    coordinator = await coordinators.next(delay_ms=600_000)
     waiting = asyncio.create_task(coordinator.join("g", classic_join()))
     await until(lambda: isinstance(coordinator.find("g", create=False), Group))
     await coordinator.leave("g", [(next(iter(group_of(coordinator).classic.members)), None)])

@@ -7,9 +7,10 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_records as wire
 from tests.support.partition_harness import batch, idempotent, transactional
+from tests.support.waiting import PATIENCE_S
 
 
-async def requested(broker, topics, version=2, timeout_ms=5_000):
+async def requested(broker, topics, version=2, timeout_ms=PATIENCE_S * 1_000):
     """Send a request; return {topic: {partition: (error, low watermark)}}.
 
     `topics` are pairs of a name and pairs of partition and offset. Each partition must occur in the
@@ -37,7 +38,7 @@ async def requested(broker, topics, version=2, timeout_ms=5_000):
     return found
 
 
-async def delete(broker, topic, offset, index=0, version=2, timeout_ms=5_000):
+async def delete(broker, topic, offset, index=0, version=2, timeout_ms=PATIENCE_S * 1_000):
     found = await requested(broker, [(topic, [(index, offset)])], version, timeout_ms)
     return found[topic][index]
 

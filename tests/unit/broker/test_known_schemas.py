@@ -30,7 +30,7 @@ from penstock.protocol.registry.model import (
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.stream_server import StreamServer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 SCHEMA = {"schema": '"string"'}
 USER = "broker:a secret"
@@ -57,7 +57,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def known(server: SchemaRegistryServer, clock: Clock) -> AsyncIterator[KnownSchemas]:
-    known = KnownSchemas(SchemaRegistry(server.url, user_info=USER, timeout_s=0.5), clock)
+    known = KnownSchemas(SchemaRegistry(server.url, user_info=USER, timeout_s=PATIENCE_S), clock)
     yield known
     known.close()
 
@@ -145,11 +145,13 @@ async def test_responses_that_end_early_are_requested_again_by_readers() -> None
 
 
 async def test_a_hanging_registry_delays_a_check_by_its_timeout(
-    known: KnownSchemas, server: SchemaRegistryServer
+    server: SchemaRegistryServer, clock: Clock
 ) -> None:
+    known = KnownSchemas(SchemaRegistry(server.url, user_info=USER, timeout_s=0.5), clock)
     server.hangs.clear()
     with pytest.raises(RegistryError, match="timed out"):
         await known.find([1])
+    known.close()
 
 
 async def test_the_cache_and_the_lookups_are_limited(

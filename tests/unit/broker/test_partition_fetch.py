@@ -19,9 +19,12 @@ async def one(harness):
     return await harness.leading("t", partitions=3)
 
 
+LONG_MS = 10 * PATIENCE_S * 1_000
+
+
 def parked(broker, requested, **options):
     return asyncio.ensure_future(
-        broker.fetch_all(requested, max_wait_ms=options.pop("max_wait_ms", 30_000), **options)
+        broker.fetch_all(requested, max_wait_ms=options.pop("max_wait_ms", LONG_MS), **options)
     )
 
 
@@ -298,9 +301,9 @@ async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one,
     values, fetches_count = [], 0
     while len(values) < 60:
         fetching = two.fetch_all(
-            [("t", 0, len(values), each)], max_wait_ms=60_000, min_bytes=1 << 20, isolation_level=1
+            [("t", 0, len(values), each)], max_wait_ms=LONG_MS, min_bytes=1 << 20, isolation_level=1
         )
-        (found,) = (await asyncio.wait_for(fetching, 20)).responses[0].partitions
+        (found,) = (await asyncio.wait_for(fetching, PATIENCE_S)).responses[0].partitions
         values += [record.value for record in records_of(found)]
         fetches_count += 1
         await turns(20)

@@ -24,9 +24,10 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch as wire_fetch
 from tests.support.partition_harness import batch
+from tests.support.waiting import PATIENCE_S
 
-LONG_MS = 300_000
-TEST_S = 10
+LONG_MS = 10 * PATIENCE_S * 1_000
+TEST_S = PATIENCE_S
 
 
 @pytest.fixture
@@ -160,8 +161,8 @@ async def test_a_record_that_arrives_before_the_leader_waits_reaches_all(one):
 
 
 async def test_followers_keep_waiting_after_the_leader_has_timed_out(one):
-    _, leader = await waiting(one, 2, wait_ms=100)
-    later = [send_request(one, wait_ms=100, meanwhile_s=TEST_S) for _ in range(3)]
+    _, leader = await waiting(one, 2, wait_ms=1_000)
+    later = [send_request(one, wait_ms=1_000, meanwhile_s=TEST_S) for _ in range(3)]
     assert await leader
     await turns()
     assert not any(task.done() for task in later)

@@ -24,8 +24,9 @@ from penstock.broker.groups.share.state.model import (
     StateBatch,
 )
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.group_coordinators import TOPIC_ID, image_with
-from tests.support.waiting import until
+from tests.sim.loop import VirtualLoop
+from tests.support.group_coordinators import TOPIC_ID, Coordinators, image_with
+from tests.support.waiting import PATIENCE_S, until
 
 ALL = {TOPIC_ID: frozenset(range(4))}
 
@@ -129,8 +130,13 @@ async def test_a_heartbeat_response_waits_for_durability(log, states, coordinato
     await joined(coordinator, "a")
 
 
-async def test_silent_members_are_removed(coordinators):
-    coordinator = await coordinators.next(share={"session_timeout_ms": 1_000})
+def test_silent_members_are_removed() -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(remove_silent_members())
+
+
+async def remove_silent_members() -> None:
+    coordinator = await Coordinators().next(share={"session_timeout_ms": 1_000})
     await joined(coordinator, "a", "b")
     share = share_of(coordinator)
     members = set(share.members)
@@ -140,12 +146,13 @@ async def test_silent_members_are_removed(coordinators):
             await send(coordinator, "a", share.members["a"].current.epoch)
             await asyncio.sleep(0.01)
 
-    await asyncio.wait_for(beat(), 20)
+    await asyncio.wait_for(beat(), PATIENCE_S)
     assert members == {"a", "b"}
     reported = await send(
         coordinator, "a", share.members["a"].current.epoch, subscribed_names=("t",)
     )
     assert reported.assignment == ALL
+    coordinator.close()
 
 
 async def test_members_share_partitions(coordinators):

@@ -3,7 +3,7 @@ has no effect.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from penstock.broker.groups.share.partitions.window import AcquireOptions, Bound
 from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.broker.partition.partition import Partition
 from penstock.protocol.error_codes import ErrorCode
+from tests.sim.loop import VirtualLoop
 from tests.support.share_states import MemoryShareStates
 from tests.support.waiting import until
 
@@ -75,11 +76,30 @@ class Leader:
         return share
 
 
-@pytest.fixture
-async def states() -> MemoryShareStates:
+async def new_states() -> MemoryShareStates:
     found = MemoryShareStates()
     await found.initialize(KEY, state_epoch=1, start_offset=-1)
     return found
+
+
+@pytest.fixture
+async def states() -> MemoryShareStates:
+    return await new_states()
+
+
+def virtual(
+    test: Callable[[MemoryShareStates], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """Run a test of lock durations in virtual time."""
+
+    async def run() -> None:
+        await test(await new_states())
+
+    def wrapped() -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(run())
+
+    return wrapped
 
 
 @pytest.fixture
@@ -134,6 +154,7 @@ async def test_acknowledgements_that_arrive_during_a_write_share_the_next_one(
     assert leader.states.states.summary(KEY).delivery_complete_count == 40
 
 
+@virtual
 async def test_a_failed_write_leaves_the_records_locked(states: MemoryShareStates) -> None:
     leader = Leader(states, lock_duration_ms=LOCK_MS)
     share = await leader.loaded()
@@ -148,6 +169,7 @@ async def test_a_failed_write_leaves_the_records_locked(states: MemoryShareState
     leader.shares.close()
 
 
+@virtual
 async def test_locks_expire_even_if_the_change_cannot_be_stored(states: MemoryShareStates) -> None:
     leader = Leader(states, lock_duration_ms=LOCK_MS)
     share = await leader.loaded()
@@ -181,6 +203,7 @@ async def test_deliveries_that_could_not_be_stored_are_stored_later(
     leader.shares.close()
 
 
+@virtual
 async def test_a_renewed_lock_lasts_longer(states: MemoryShareStates) -> None:
     leader = Leader(states, lock_duration_ms=LOCK_MS)
     share = await leader.loaded()

@@ -99,7 +99,7 @@ async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share(coordi
 
 
 async def test_the_first_assignment_waits_for_more_members(coordinators):
-    coordinator = await coordinators.next(delay_ms=100)
+    coordinator = await coordinators.next(delay_ms=1_000)
     for member_id in "ab":
         result = await join(coordinator, member_id)
         assert (result.member_epoch, result.tasks) == (1, Tasks())
