@@ -25,6 +25,7 @@ from penstock.deploy.node import client_metrics
 from penstock.deploy.node.client_metrics import OtlpMetrics, sender_of
 from tests.support.certs import Authority, replace
 from tests.support.otlp_receiver import Knowing, OtlpReceiver, demanding, metrics_of, serving
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -89,9 +90,7 @@ async def test_a_request_is_retried_after_a_temporary_error(status: int) -> None
 
 
 async def test_a_receiver_that_starts_late_gets_queued_metrics() -> None:
-    receiver = OtlpReceiver()
-    async with serving(receiver):
-        port = receiver.port
+    receiver, port = OtlpReceiver(), free_port()
     async with sending(to(port)) as metrics:
         with capture_logs() as logged:
             metrics.offer(push("a"))
@@ -244,7 +243,7 @@ async def test_a_truncated_response_causes_no_retry() -> None:
 async def test_waiting_for_a_silent_receiver_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_metrics, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(client_metrics, "TIMEOUT_S", 3.0)
     ended = asyncio.Event()
 
     class Silent(OtlpReceiver):

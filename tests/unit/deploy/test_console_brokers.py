@@ -91,7 +91,7 @@ class Coordinators:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_responses, "GRACE_S", 0.02)
+    monkeypatch.setattr(broker_responses, "GRACE_S", 0.2)
 
 
 async def listed(last: LastGroups, cluster: Cluster, of: Coordinators, user: str = "u") -> set[str]:

@@ -24,6 +24,7 @@ from penstock.deploy.local.moto_store import (
 from penstock.deploy.local.signatures import ACCESS_KEY, is_signed
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store, parse_store_url
+from tests.support.waiting import PATIENCE_S
 
 SIGNED = (
     "AWS4-HMAC-SHA256 Credential=local/20130101/us-east-1/s3/aws4_request, "
@@ -62,11 +63,11 @@ def test_one_of_many_conditional_puts_succeeds_and_connections_stay_open(port: i
     barrier = threading.Barrier(writers)
 
     def write(writer: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         connection.connect()
         sock = connection.sock
         for key in range(keys):
-            barrier.wait(20)
+            barrier.wait(PATIENCE_S)
             statuses.append((key, put(connection, f"k{key}", b"%d" % writer)))
         assert connection.sock is sock, "the store closed the connection between requests"
         connection.close()
@@ -93,19 +94,19 @@ def test_a_truncated_put_stores_nothing(port: int) -> None:
     )
     request = head.encode() + b"the whole body"
     for size in range(len(request)):
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as cut:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as cut:
             cut.sendall(request[:size])
             cut.shutdown(socket.SHUT_WR)
             response = b"".join(iter(partial(cut.recv, 4096), b""))
         assert b" 200 " not in response, request[:size]
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("HEAD", "/bucket/cut", headers={"Authorization": SIGNED})
     assert connection.getresponse().status == 404
     connection.close()
 
 
 def test_served_requests_are_counted(port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
 
     def counts() -> dict[str, int]:
         import json
@@ -135,7 +136,7 @@ def signed_port() -> Iterator[int]:
 
 
 def request(port: int, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request(method, path, headers={"Host": f"127.0.0.1:{port}", **headers})
     response = connection.getresponse()
     response.read()

@@ -13,7 +13,9 @@ from penstock.deploy.clients.controllers import response_of, unless_locked_out
 from penstock.deploy.errors import NoController
 from penstock.protocol import framing
 from penstock.protocol.gen import api_versions
+from tests.sim.loop import VirtualLoop
 from tests.support.stream_server import Serve, StreamServer
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -42,9 +44,13 @@ async def test_a_rejected_command_fails_with_the_reason(client: Any, closing: st
         await response_of(client, closing, 10.0, endless.wait())
 
 
-async def test_a_command_continues_after_brief_rejections(client: Any) -> None:
+def test_a_command_continues_after_brief_rejections(client: Any) -> None:
     """This happens while a controller restarts."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(reject_briefly(client))
 
+
+async def reject_briefly(client: Any) -> None:
     async def work() -> str:
         for is_locked_out in (True, False) * 20:
             client.is_locked_out = is_locked_out
@@ -105,7 +111,7 @@ async def test_a_command_checks_the_address_before_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serve: Serve | None, fault: str
 ) -> None:
     monkeypatch.setattr(controllers, "FIRST_RESPONSE_S", 0.0)
-    monkeypatch.setattr(controller_faults, "PROBE_S", 0.2)
+    monkeypatch.setattr(controller_faults, "PROBE_S", 0.2 if serve is silent else PATIENCE_S)
     monkeypatch.setenv("PENSTOCK_STATE_FILE", str(tmp_path / "none"))
     server = StreamServer(serve or silent)
     address = f"127.0.0.1:{server.open()}"

@@ -58,7 +58,7 @@ def test_a_command_reports_that_it_waits_for_the_schema_registry(
     monkeypatch.setattr(slow_calls, "reports", [])
     report_slow_servers()
     with listening() as (address, _):
-        settings = RegistrySettings(url=f"http://{address}", timeout_ms=300, retry_ms=0)
+        settings = RegistrySettings(url=f"http://{address}", timeout_ms=5_000, retry_ms=0)
         with pytest.raises(RegistryUnavailable, match=f"the schema registry at http://{address}"):
             schemas_of(settings).find(1)
     said = capsys.readouterr().err

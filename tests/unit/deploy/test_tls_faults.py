@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from penstock.base.client_tls import client_tls
 from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.clients import kafka
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
@@ -24,7 +25,7 @@ from penstock.protocol.gen import api_versions
 from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.model import RegistryError
 from tests.support.certs import Authority
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Case(NamedTuple):
@@ -61,7 +62,7 @@ def greeted(address: str, security: ClientSecurity) -> None:
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest(),
             api_versions.ApiVersionsResponse,
-            timeout_s=5,
+            timeout_s=PATIENCE_S,
         )
 
 
@@ -108,15 +109,19 @@ async def with_peer(case: Case, directory: Path, use: Callable[[Peer], Any]) -> 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @pytest.mark.parametrize("client", [greeted, librdkafka, mirror])
 async def test_kafka_clients_report_tls_faults(
-    tmp_path: Path, case: Case, client: Callable[[str, ClientSecurity], None]
+    tmp_path: Path,
+    case: Case,
+    client: Callable[[str, ClientSecurity], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(kafka, "TIMEOUT_S", 2 * PATIENCE_S)  # how long librdkafka would retry
+
     async def use(peer: Peer) -> None:
         security = PLAINTEXT
         if peer.ca is not None:
             security = ClientSecurity(SecurityProtocol.SSL, ca=str(peer.ca))
         with pytest.raises(KafkaFailed, match=case.fault):
-            # librdkafka would retry for 10 s.
-            await asyncio.wait_for(asyncio.to_thread(client, peer.address, security), 8)
+            await asyncio.wait_for(asyncio.to_thread(client, peer.address, security), PATIENCE_S)
 
     await with_peer(case, tmp_path, use)
 
