@@ -34,6 +34,7 @@ from penstock.protocol.gen import (
 from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
 REPEATED = 2 * ELEMENTS_AT_ONCE_MAX
 """How often a request repeats one name; all APIs accept this many elements."""
@@ -198,7 +199,8 @@ async def test_long_requests_reach_the_controller_in_chunks(
     names = [f"t{number}" for number in range(3 * CHUNK_PARTITIONS)]
     large = create_topics.CreatableTopic("large", PARTITIONS_PER_REQUEST_MAX, 1)
     request = create_topics.CreateTopicsRequest(
-        [*(create_topics.CreatableTopic(name, 1, 1) for name in names), large], timeout_ms=60_000
+        [*(create_topics.CreatableTopic(name, 1, 1) for name in names), large],
+        timeout_ms=PATIENCE_S * 1_000,
     )
     results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert [result.name for result in results] == [*names, "large"]
@@ -212,7 +214,7 @@ async def test_long_requests_reach_the_controller_in_chunks(
     grown.insert(1, create_partitions.CreatePartitionsTopic("unknown", 2, None))
     large_total = PARTITIONS_PER_REQUEST_MAX
     grown.append(create_partitions.CreatePartitionsTopic("orders", large_total, None))
-    added = create_partitions.CreatePartitionsRequest(grown, timeout_ms=60_000)
+    added = create_partitions.CreatePartitionsRequest(grown, timeout_ms=PATIENCE_S * 1_000)
     responses = (await attacker.send_request(apis.CREATE_PARTITIONS, 3, added)).results
     codes = {response.name: response.error_code for response in responses}
     assert codes.pop("unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -243,7 +245,7 @@ async def test_requests_for_many_partitions_are_interleaved(cluster: Cluster) ->
     async def create(names: Sequence[str]) -> None:
         topics = [create_topics.CreatableTopic(name, 1, 1) for name in names]
         async with Attacker.connected(cluster.broker.port) as attacker:
-            request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
+            request = create_topics.CreateTopicsRequest(topics, timeout_ms=PATIENCE_S * 1_000)
             results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
         assert {result.error_code for result in results} == {ErrorCode.NONE}
 
@@ -267,7 +269,7 @@ async def test_requests_for_many_partitions_are_interleaved(cluster: Cluster) ->
     )
     async with Attacker.connected(cluster.broker.port) as attacker:
         states = [delete_topics.DeleteTopicState(name=name) for name in many[0]]
-        request = delete_topics.DeleteTopicsRequest(states, timeout_ms=60_000)
+        request = delete_topics.DeleteTopicsRequest(states, timeout_ms=PATIENCE_S * 1_000)
         results = (await attacker.send_request(apis.DELETE_TOPICS, 6, request)).responses
     assert {result.error_code for result in results} == {ErrorCode.NONE}
     assert sum(deleted) == len(many[0])
@@ -283,6 +285,7 @@ async def test_a_change_whose_turn_comes_too_late_reports_the_timeout(
         results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.REQUEST_TIMED_OUT}
     assert "retry the request" in results[0].error_message
+    request.timeout_ms = PATIENCE_S * 1_000
     results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.NONE}
 

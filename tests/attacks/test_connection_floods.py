@@ -28,7 +28,9 @@ def flooded(port: int) -> Iterator[None]:
         for host, count in FLOOD.items():
             for _ in range(count):
                 opened.enter_context(
-                    socket.create_connection(("127.0.0.1", port), 20, source_address=(host, 0))
+                    socket.create_connection(
+                        ("127.0.0.1", port), PATIENCE_S, source_address=(host, 0)
+                    )
                 )
         yield
 

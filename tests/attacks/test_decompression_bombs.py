@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 from structlog.testing import capture_logs
 
+from penstock.base import suspensions
 from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.record_check import RecordCheck
@@ -31,7 +32,7 @@ from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.record_cases import number
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 CAP_BYTES = 1 << 20
 """`decompressed.batch.max.bytes` of these brokers: the minimum."""
@@ -258,10 +259,13 @@ async def test_long_lookups_by_timestamp_run_in_a_thread(
             assert threads[-1] is not threading.main_thread()
 
 
-async def test_compaction_logs_the_bomb_and_how_to_remove_it(cluster: Cluster) -> None:
+async def test_compaction_logs_the_bomb_and_how_to_remove_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bomb written before compaction was enabled stops the compaction of its topic with a log
     event. Other topics are still compacted.
     """
+    monkeypatch.setattr(suspensions, "_FIRST_S", 10.0 * PATIENCE_S)
     async with Attacker.connected(cluster.broker.port) as attacker:
         assert (await attacker.produce("plain", bomb(Compression.ZSTD))).error_code == 0
         for _ in range(2):

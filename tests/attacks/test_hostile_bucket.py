@@ -31,7 +31,7 @@ from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.fuzz import seals
 from tests.support.reader_objects import sealed
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 Objects = dict[str, bytes]
 Rows = list[tuple[int, int]]
@@ -40,7 +40,7 @@ MEMORY_KIB_MAX = 600_000
 """Maximum memory growth of the process while it reads all hostile objects. One batch may decompress
 to 64 MiB, and parts of 8 MiB are read ahead.
 """
-SECONDS_MAX = 60.0
+SECONDS_MAX = PATIENCE_S
 """Time limit for one store on a busy machine. Reading it normally takes 0.1 s."""
 VALUE_BYTES = 400_000
 VALUES = [Random(seed).randbytes(VALUE_BYTES) for seed in (1, 2)]

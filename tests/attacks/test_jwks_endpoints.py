@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.secure_cluster import secure_cluster
 from tests.support.stream_server import StreamServer
 from tests.support.token_issuer import TokenIssuer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 READ_TIMEOUT_S = 0.5
@@ -130,7 +130,7 @@ def keys_of(cluster: Cluster) -> TokenKeys:
     found = cluster.broker.access.listener("SASL_PLAINTEXT").keys
     assert found is not None
     found._unknown_interval_s = 0.0
-    found._read_timeout_s = READ_TIMEOUT_S
+    found._read_timeout_s = PATIENCE_S
     return found
 
 
@@ -153,6 +153,7 @@ async def test_the_login_fails_whatever_the_endpoint_returns(
     unknown = issuer.token("unknown")
     for name, serve in HOSTILE.items():
         endpoint.serve, asked_count = serve, endpoint.asked_count
+        found._read_timeout_s = READ_TIMEOUT_S
         with capture_logs() as logs:
             assert not await log_in(cluster, unknown), name
         assert endpoint.asked_count > asked_count, name
@@ -160,6 +161,7 @@ async def test_the_login_fails_whatever_the_endpoint_returns(
         assert failures, f"{name}: no line in the log"
         assert all(line["reason"] for line in failures), name
         assert not [line for line in logs if line["event"] == "authentication_error"], name
+    found._read_timeout_s = PATIENCE_S
     for name, serve in WITHOUT_KEYS.items():
         endpoint.serve = serve
         assert not await log_in(cluster, unknown), name
@@ -171,10 +173,10 @@ async def test_the_login_fails_whatever_the_endpoint_returns(
 async def test_known_keys_stay_valid_after_a_failed_refresh(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
-    keys_of(cluster)
-    issuer = TokenIssuer()
+    found, issuer = keys_of(cluster), TokenIssuer()
     endpoint.serve = document(issuer.document())
     assert await log_in(cluster, issuer.token())
+    found._read_timeout_s = READ_TIMEOUT_S
     for name in ("no HTTP", "slow body", "deep nesting", "keys of another type"):
         endpoint.serve = HOSTILE[name]
         assert not await log_in(cluster, issuer.token("unknown")), name
@@ -207,7 +209,7 @@ async def test_the_key_refresh_continues_after_the_client_disconnects(
     before the response.
     """
     found, issuer = keys_of(cluster), TokenIssuer()
-    found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0
+    found._unknown_interval_s, found._read_timeout_s = 3_600.0, PATIENCE_S
     requested, go_on = asyncio.Event(), asyncio.Event()
     response = document(issuer.document())
 

@@ -260,7 +260,7 @@ async def test_tagged_fields_are_limited_before_authentication(
 def _produce_request(*topics: tuple[str, int]) -> produce.ProduceRequest:
     return produce.ProduceRequest(
         acks=-1,
-        timeout_ms=5_000,
+        timeout_ms=TIMEOUT_S * 1_000,
         topic_data=[
             produce.TopicProduceData(
                 name=name, partition_data=[produce.PartitionProduceData(index, bytes(BATCH))]

@@ -148,7 +148,7 @@ async def test_topic_names_cannot_escape_the_store_directory(tmp_path: Path) -> 
     ):
         for name in ("..", ".", "../../etc/passwd", "a/b", "/etc/passwd", "a\\b", "a\0b"):
             topic = create_topics.CreatableTopic(name, 1, 1)
-            request = create_topics.CreateTopicsRequest([topic], timeout_ms=10_000)
+            request = create_topics.CreateTopicsRequest([topic], timeout_ms=PATIENCE_S * 1_000)
             (result,) = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
             assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
             assert (await attacker.produce(name, BATCH)).error_code, name

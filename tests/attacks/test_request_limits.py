@@ -353,7 +353,7 @@ async def test_expensive_elements_have_a_lower_limit(cluster: Cluster) -> None:
             assert found.error_code == ErrorCode.POLICY_VIOLATION, long.api.name
         else:
             assert response is None
-            (reason,) = (line["reason"] for line in logs if "reason" in line)
+            (reason,) = (line["reason"] for line in logs if long.api.name in line.get("reason", ""))
             assert f"{long.api.name} failed: POLICY_VIOLATION" in reason
             assert f"{limit.max + 1} {limit.name}" in reason
             assert f"allowed are {limit.max}" in reason

@@ -72,7 +72,7 @@ class Attacker:
         data = produce.TopicProduceData(
             name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
         )
-        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+        request = produce.ProduceRequest(acks=-1, timeout_ms=TIMEOUT_S * 1_000, topic_data=[data])
         return (
             (await self.send_request(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
         )
