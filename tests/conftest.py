@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # log.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
-    # By default an example may take 0.2 s, which busy machines can exceed.
-    hypothesis.settings.register_profile("untimed", deadline=None)
+    # By default an example may take 0.2 s, and its data 0.1 s, which busy machines can exceed.
+    hypothesis.settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
     hypothesis.settings.load_profile("untimed")
     os.environ["SPARK_HOME"] = str(_unzipped_spark())
     config.pluginmanager.register(CpuSeconds(listed_count=config.getoption("cpu_files")))

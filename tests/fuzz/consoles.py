@@ -37,7 +37,7 @@ from tests.fuzz.parts import Connection
 CSRF = "token-of-forms"
 TURNS_S = 0.2
 """How long a client waits for a response. Event streams end after this time."""
-END_S = 10.0
+END_S = 60.0
 _NO_NETWORK = "there is no network"
 _WITH_NETWORK: Final = (groups._reset, doctor._examine, snapshots._plan, snapshots._restore)
 """Functions that connect without `WireClient`, like all of `Kafka`."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pytest_runs import ROOT
+from tests.support.waiting import PATIENCE_S
 from tools import lanes
 
 _TESTS = """
@@ -88,7 +89,7 @@ def test_costly_tests_without_a_reason_are_listed(tmp_path: Path) -> None:
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from penstock.lake.arrow.columns import arrow_schema
 from penstock.lake.arrow.read import read_slices
 from penstock.lake.fetch.slices import Slice
 from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
 from penstock.stream.format.decoder import parse_tail
 from penstock.stream.format.keys import WAL_ROOT, parse_wal_key
 from tests.support.clients import confluent_consumer, create_topic, read_records
@@ -59,7 +60,7 @@ def produce_with_kafka_python(bootstrap: str, codec: str) -> None:
         for i in range(40)
     ]
     for future in futures:
-        future.get(20)
+        future.get(PATIENCE_S)
     producer.close()
 
 
@@ -112,7 +113,8 @@ async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
 
 
 async def test_consumers_and_the_store_reader_return_the_same_records(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster:
+    kept = StreamConfig(wal_linger_ms=0, block_age_max_ms=3_600_000)
+    async with Cluster(tmp_path, stream_config=kept) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
         for codec in CODECS:
             await asyncio.to_thread(produce_with_confluent, cluster.bootstrap, codec)

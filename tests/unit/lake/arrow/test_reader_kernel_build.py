@@ -26,7 +26,7 @@ def decoded():
     return type(decoder._rows).__name__, [row for batch in batches for row in batch.to_pylist()]
 
 first, rows = decoded()
-assert kernel_build._Build.process.wait(100) == 0
+assert kernel_build._Build.process.wait(500) == 0
 assert "numba" not in sys.modules, "nothing was compiled here"
 second, same = decoded()
 assert "numba" not in sys.modules, "loading needs no numba"
@@ -78,7 +78,7 @@ def test_kernels_that_cannot_be_compiled_in_the_background_are_compiled_directly
 ) -> None:
     looks = (
         "print(kernel_build.are_at_hand())\n"
-        "kernel_build._Build.process and kernel_build._Build.process.wait(10)\n"
+        "kernel_build._Build.process and kernel_build._Build.process.wait(100)\n"
     )
     assert run('sys.executable = "/bin/false"\n' + looks * 2, tmp_path).split() == ["False", "True"]
     assert run('sys.executable = "/nonexistent"\n' + looks, tmp_path).split() == ["True"]
