@@ -461,7 +461,7 @@ async def test_a_waiting_fetch_completes_when_the_session_ends(one):
 
 async def test_a_fetch_checks_the_session_after_the_process_was_suspended(one):
     """No task could complete it earlier: its wait ends at the same moment as the session."""
-    poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
+    poll = parked(one, [("t", 0, 0)], max_wait_ms=1_000)
     await turns()
     one.writable = False
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
