@@ -62,7 +62,7 @@ def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
             wanted = msgspec.toml.decode(text, type=WantedTopics)
         else:
             wanted = msgspec.json.decode(text, type=WantedTopics)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f'{source}: {error}; expected is {{"topics": [{{"name": "orders", "partitions": 3,'
             ' "configs": {"retention.ms": 3600000}}]}'

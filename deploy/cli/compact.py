@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
 
 _MIB = 1 << 20
+_MAX_GIB = 1 << 20
 
 
 StoreOption = Annotated[
@@ -50,7 +51,7 @@ TargetMib = Annotated[
         )
     ),
 ]
-MaxGib = Annotated[float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0)]
+MaxGib = Annotated[float, typer.Option(help="Stop after rewriting this many GiB.")]
 TtlS = Annotated[
     int,
     typer.Option(
@@ -89,7 +90,7 @@ def compact(
     engine: EngineOption = "local",
     master: Master = "",
     target_mib: TargetMib = 64,
-    max_gib: MaxGib = 1 << 20,
+    max_gib: MaxGib = _MAX_GIB,
     ttl_s: TtlS = 1_800,
     dry_run: DryRun = False,
     by_key: ByKey = False,
@@ -107,6 +108,8 @@ def compact(
     """
     if not 1 <= target_mib <= 1_024:
         raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
+    if not 0 <= max_gib <= _MAX_GIB:
+        raise UsageError(f"--max-gib {max_gib} is not allowed: 0 to {_MAX_GIB}")
     if not 1 <= ttl_s <= 3_600:
         raise UsageError(f"--ttl {ttl_s} is not allowed: 1 to 3600")
     if engine not in {"local", "spark"}:

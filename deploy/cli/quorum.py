@@ -19,6 +19,7 @@ Timeout = Annotated[
     float, typer.Option("--timeout", help="Seconds to wait for the change.", min=0.1)
 ]
 
+_NODE_ID_MAX = 2**31 - 1
 
 _COLUMNS = (
     "NodeId",
@@ -100,7 +101,10 @@ def add(
 
 @app.command()
 def remove(
-    node_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a voter or observer.", min=0)],
+    node_id: Annotated[
+        int,
+        typer.Argument(metavar="ID", help="Id of a voter or observer.", min=0, max=_NODE_ID_MAX),
+    ],
     *,
     controller: Controller = None,
     state_file: StateFile = None,
@@ -138,6 +142,8 @@ def transfer(
         typer.Argument(
             metavar="ID",
             help="Id of the new leader.",
+            min=-1,
+            max=_NODE_ID_MAX,
             show_default="the voter with the longest log",
         ),
     ] = -1,

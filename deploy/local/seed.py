@@ -97,7 +97,7 @@ def _parsed(text: bytes, where: str) -> dict[str, object] | None:
         return None
     try:
         found = msgspec.json.decode(text, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON: {error}") from None
     return found if "value" in found or "topic" in found else None
 

@@ -81,7 +81,7 @@ class LineReader:
     def _from_json(self, line: bytes) -> NewRecord:
         try:
             found = msgspec.json.decode(line, type=_JsonRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRecord(
                 f"it is not a record as `penstock consume --json` prints: {error}"
             ) from None

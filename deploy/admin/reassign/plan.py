@@ -64,7 +64,7 @@ _FileT = TypeVar("_FileT", _TopicsFile, _PartitionsFile, _ReassignmentFile)
 def _parsed(text: str, kind: type[_FileT], example: str) -> _FileT:
     try:
         parsed = msgspec.json.decode(text.encode(), type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"the file is invalid: {error}; for example: {example}") from None
     if not isinstance(parsed, _PartitionsFile) and parsed.version != _VERSION:
         raise UsageError(

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.deploy.admin.reassign.plan import parse_reassignment
+from penstock.deploy.admin.topic_plan import read_wanted
 from penstock.deploy.cli.app import app
 from penstock.deploy.errors import UsageError
+from penstock.deploy.local.seed import parse_seed
+from penstock.deploy.records.formats import BadRecord, TextCodec
+from penstock.deploy.records.lines import LineReader
 
 ODD = os.fsdecode(b"x\xff")
 
@@ -58,3 +63,29 @@ def test_paths_may_contain_any_bytes(tmp_path: Path) -> None:
 def test_unknown_values_are_reported(arguments: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError, match=f"^{expected}"):
         raise CliRunner().invoke(app, [*arguments, "-b", "127.0.0.1:1"]).exception or AssertionError
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_sizes_without_a_limit_are_reported(number: str) -> None:
+    found = CliRunner().invoke(app, ["compact", "t", f"--max-gib={number}", "--store=file:x"])
+    with pytest.raises(UsageError, match=rf"^--max-gib {number}.* is not allowed: 0 to 1048576"):
+        raise found.exception or AssertionError
+
+
+@pytest.mark.parametrize("command", ["remove", "transfer"])
+def test_controller_ids_out_of_range_are_reported(command: str) -> None:
+    found = CliRunner().invoke(app, ["quorum", command, "9" * 20, "--controller=127.0.0.1:1"])
+    assert (found.exit_code, "is not in the range" in found.output) == (2, True)
+
+
+def test_deeply_nested_json_is_reported() -> None:
+    text = '{"value": ' + "[" * 100_000
+    reader = LineReader(TextCodec(), TextCodec(), is_json=True)
+    with pytest.raises(BadRecord, match="line 1: it is not a record"):
+        list(reader.records([text.encode()]))
+    with pytest.raises(UsageError, match=r"seed\.jsonl, line 1: not JSON"):
+        list(parse_seed([text.encode()], {"orders": 1}, "seed.jsonl"))
+    with pytest.raises(UsageError, match=r"plan\.json: "):
+        read_wanted(text.encode(), "plan.json")
+    with pytest.raises(UsageError, match="the file is invalid"):
+        parse_reassignment(text)
