@@ -36,7 +36,7 @@ from pyiceberg.types import IntegerType, LongType
 
 from penstock.base.log import get_logger
 from penstock.base.partition_spec import IDENTITY, PartitionField, partition_text
-from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Buffer, DataType, Schema, pa
 from penstock.lake.table.catalog import address_of, catalog_errors
 from penstock.lake.table.errors import (
     CatalogRefused,
@@ -266,8 +266,10 @@ class IcebergTable:
             if self._table is None:
                 self._create(schema)
             table = self._loaded()
-            refuse_same_names([*_arrow_io.schema_to_pyarrow(table.schema()), *schema])
+            known = _arrow_io.schema_to_pyarrow(table.schema())
+            refuse_same_names([*known, *schema])
             try:
+                _check_types(pa.struct(list(known)), pa.struct(list(schema)), "")
                 with catalog_errors(address_of(self._catalog)), table.update_schema() as update:
                     cast("Any", update).union_by_name(schema)  # does not commit if no column is new
             except (CommitFailedException, CatalogUnavailable):
@@ -507,6 +509,28 @@ class IcebergTable:
                 " runs, or none to keep that of the table"
             )
         self._is_known = True
+
+
+def _check_types(known: DataType, given: DataType, path: str) -> None:
+    """Raise ValueError for changes that pyiceberg accepts although files or values do not allow
+    them: another scale of decimals, which Iceberg forbids, and bytes in a column of text.
+    """
+    types: Any = pa.types
+    if types.is_struct(known) and types.is_struct(given):
+        for field in given:
+            at = known.get_field_index(field.name)
+            if at >= 0:
+                _check_types(known.field(at).type, field.type, f"{path}.{field.name}")
+    elif types.is_map(known) and types.is_map(given):
+        _check_types(known.item_type, given.item_type, f"{path}.value")
+    elif (types.is_list(known) or types.is_large_list(known)) and types.is_list(given):
+        _check_types(known.value_type, given.value_type, f"{path}.element")
+    elif (types.is_decimal(known) and types.is_decimal(given) and known.scale != given.scale) or (
+        types.is_binary(given) and (types.is_string(known) or types.is_large_string(known))
+    ):
+        raise ValueError(
+            f"Cannot change column type: {path[1:]}: {str(known).removeprefix('large_')} -> {given}"
+        )
 
 
 @contextmanager

@@ -267,6 +267,33 @@ def test_tables_with_the_same_name_are_queried_by_namespace(run: Run) -> None:
     assert found("sales.orders") == [{"x": "sales.orders"}]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.decimal128(5, 2), pa.decimal128(9, 3)),
+        (pa.decimal128(9, 2), pa.decimal128(5, 3)),
+        (pa.string(), pa.binary()),
+        (pa.map_(pa.string(), pa.decimal128(5, 2)), pa.map_(pa.string(), pa.decimal128(9, 3))),
+        (
+            pa.list_(pa.field("element", pa.struct([("d", pa.decimal128(5, 2))]))),
+            pa.list_(pa.field("element", pa.struct([("d", pa.decimal128(9, 3))]))),
+        ),
+    ],
+)
+@pytest.mark.parametrize("run", ["iceberg"], indirect=True)
+def test_types_that_would_change_stored_values_are_refused(
+    run: Run, before: pa.DataType, after: pa.DataType
+) -> None:
+    """With another scale, engines would read 1.25 as 0.125."""
+    table = run.warehouse.table("t", Layout())
+    table.state()
+    table.prepare(pa.schema([("x", before)]))
+    with pytest.raises(InvalidTable, match=r"another type: Cannot change column type: x"):
+        table.prepare(pa.schema([("x", after)]))
+    table.prepare(pa.schema([("x", before), ("y", pa.string())]))
+    assert table.place().schema.names == ["x", "y"]
+
+
 def test_null_lists_remain_null_after_a_field_is_added_to_their_structs(run: Run) -> None:
     def schema(*names: str) -> pa.Schema:
         kind = pa.struct([(name, pa.int32()) for name in names])
