@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.base.ids import NodeId
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
@@ -20,7 +19,13 @@ from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.ports import BrokerIncarnation
+from tests.support.managers_cluster import registration
 from tests.support.waiting import PATIENCE_S
+
+
+def new_registration(node_id: int = -1) -> m.RegisterBroker:
+    """Return the registration of a new start of a broker."""
+    return registration(node_id, incarnation_id=uuid4(), features=SUPPORTED)
 
 
 class Broker:
@@ -37,14 +42,7 @@ class Broker:
     @classmethod
     async def registered(cls, client: ControllerClient, node_id: int = -1) -> Self:
         """Register a broker, and follow the metadata as its session."""
-        request = m.RegisterBroker(
-            node_id=NodeId(node_id),
-            incarnation_id=uuid4(),
-            host="",
-            port=9092,
-            machine_host="127.0.0.1",
-            features=SUPPORTED,
-        )
+        request = new_registration(node_id)
         registered = await client.register_broker(request, timeout_s=PATIENCE_S)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)

@@ -38,6 +38,7 @@ from penstock.controller.api.messages import (
     RegisterBroker,
     ReplacedItem,
     Status,
+    TopicsCreated,
     TrimStream,
 )
 from penstock.controller.managers import (
@@ -120,6 +121,18 @@ def close(stream_id: int, epoch: int, end: int) -> CloseItem:
     )
 
 
+def registration(number: int, **changes: Any) -> RegisterBroker:
+    fields = {
+        "node_id": NodeId(number),
+        "incarnation_id": UUID(int=1_000 + number),
+        "host": "h",
+        "port": 9092,
+        "machine_host": "m",
+        **changes,
+    }
+    return RegisterBroker(**fields)
+
+
 def snapshot_of(image: MetadataImage) -> MetadataImage:
     """Return the image as loaded by another process, from encoded bytes."""
     copy = MetadataImage()
@@ -182,17 +195,18 @@ class ManagersCluster:
         self.apply(result.records)
         return result.value
 
+    def value_of(self, result: Result[T], *, records: int | None = None) -> T:
+        """Run a request that succeeds; return its response."""
+        value = self.run(result, records=records)
+        assert value is not None
+        return value
+
     def broker(self, node_id: int) -> BrokerIncarnation:
         """Register a new incarnation of a broker, live and after its tick."""
-        request = RegisterBroker(
-            node_id=NodeId(node_id),
-            incarnation_id=self.new_uuid(),
-            host="h",
-            port=9092,
-            machine_host="m",
-        )
-        value = self.run(nodes.register_broker(self.image, request))
-        assert value is not None
+        return self.register(registration(node_id, incarnation_id=self.new_uuid()))
+
+    def register(self, request: RegisterBroker) -> BrokerIncarnation:
+        value = self.value_of(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
         return BrokerIncarnation(value.node_id, value.node_epoch)
 
@@ -213,21 +227,25 @@ class ManagersCluster:
         self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
 
     def create(self, topic: NewTopic, status: Status = Status.OK) -> CreatedTopic:
-        request = CreateTopics(topics=[topic])
-        result = topics.create_topics(
+        (created,) = self.value_of(self.create_topics([topic])).topics
+        assert created.status == status, created.detail
+        return created
+
+    def create_topics(
+        self, requested: Sequence[NewTopic], *, validate_only: bool = False, **options: Any
+    ) -> Result[TopicsCreated]:
+        """Return the result of a request without applying it."""
+        return topics.create_topics(
             self.image,
-            request,
+            CreateTopics(topics=list(requested), validate_only=validate_only),
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
             now_ms=self.now_ms,
             move_timeout_ms=MOVE_TIMEOUT_MS,
             partitions_max=self.partitions_max,
+            **options,
         )
-        value = self.run(result)
-        assert value is not None
-        assert value.topics[0].status == status, value.topics[0].detail
-        return value.topics[0]
 
     def topic(self, name: str, partitions: int = 1) -> list[PartitionRecord]:
         self.create(NewTopic(name=name, partitions=partitions))
@@ -249,10 +267,9 @@ class ManagersCluster:
         """
         ids = list(topic_ids)
         request = DeleteTopics(topic_ids=ids, purged_ids=ids if purge else [])
-        value = self.run(
+        value = self.value_of(
             deleted_topics.delete_topics(self.image, request, self.now_ms, grace_ms=grace_ms)
         )
-        assert value is not None
         return value.items[-1]
 
     def open(self, node: BrokerIncarnation, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
@@ -260,13 +277,12 @@ class ManagersCluster:
             OpenStreamItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch))
             for stream_id, epoch in pairs
         ]
-        value = self.run(
+        value = self.value_of(
             streams.open_streams(
                 self.image,
                 OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items),
             )
         )
-        assert value is not None
         return value.items
 
     def open_one(
@@ -294,8 +310,7 @@ class ManagersCluster:
         result = reassign.alter_reassignments(
             self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS
         )
-        value = self.run(result, records=records)
-        assert value is not None
+        value = self.value_of(result, records=records)
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up(self, node: BrokerIncarnation) -> None:
@@ -328,8 +343,7 @@ class ManagersCluster:
 
     def prepare(self, node: BrokerIncarnation, count: int = 1) -> list[PreparedItem]:
         request = PrepareObjects(node_id=node.node_id, node_epoch=node.node_epoch, count=count)
-        value = self.run(objects.prepare_objects(self.image, request, self.now_ms))
-        assert value is not None
+        value = self.value_of(objects.prepare_objects(self.image, request, self.now_ms))
         return value.items
 
     def commit(

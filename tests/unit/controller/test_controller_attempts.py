@@ -7,21 +7,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
-from penstock.base.ids import NodeId
 from penstock.controller.active.quorum_changes import QuorumChanges
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
 from penstock.controller.metadata.acls import AclFilter
-from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
-from tests.support.controller_cluster import Cluster
+from tests.support.controller_cluster import Cluster, new_registration
 from tests.support.controller_quorum import ELECTION_MS, Quorum
 from tests.support.waiting import PATIENCE_S, until
 
@@ -66,14 +63,7 @@ async def _attempt(
 
 async def test_a_request_repeated_after_a_lost_response_is_executed_once(cluster: Cluster) -> None:
     channel = Channel(cluster.server.address)
-    request = m.RegisterBroker(
-        node_id=NodeId(-1),
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="h",
-        features=SUPPORTED,
-    )
+    request = new_registration()
     registered = m.Reply[m.BrokerRegistered]
     replies = await asyncio.gather(
         *(_attempt(channel, request, registered, epoch=1, request_id="one") for _ in range(5))

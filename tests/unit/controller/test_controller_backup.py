@@ -8,14 +8,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 from penstock.base.ids import (
     Millis,
-    NodeId,
     Offset,
     StreamId,
     WalSequence,
@@ -46,7 +44,6 @@ from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
 from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.codec import encode_record
 from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE
-from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from penstock.controller.raft.messages import Base, Members
 from penstock.objectstore.memory import MemoryStore
@@ -63,7 +60,7 @@ from penstock.stream.ports import (
     OpenStream,
     StreamRange,
 )
-from tests.support.controller_cluster import Cluster
+from tests.support.controller_cluster import Cluster, new_registration
 from tests.support.controller_quorum import Quorum
 from tests.support.newer_formats import with_metadata_version
 from tests.support.waiting import PATIENCE_S, until
@@ -230,15 +227,8 @@ async def test_registrations_topics_and_new_streams_wait_for_the_backup(start: S
     )
     await completes_only_after_the_gate_opens(cluster, asyncio.gather(opening, waiting))
     gated(cluster).gate.clear()
-    request = m.RegisterBroker(
-        node_id=NodeId(7),
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="127.0.0.1",
-        features=SUPPORTED,
-    )
-    await completes_only_after_the_gate_opens(cluster, broker.client.register_broker(request))
+    registering = broker.client.register_broker(new_registration(7))
+    await completes_only_after_the_gate_opens(cluster, registering)
 
 
 async def test_a_stream_that_is_backed_up_can_be_opened_without_the_store(start: Start) -> None:

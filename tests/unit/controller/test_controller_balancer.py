@@ -16,9 +16,8 @@ from penstock.controller.api.load_messages import (
     ProposeMoves,
     ReportLoad,
 )
-from penstock.controller.api.messages import CreateTopics, NewTopic, RegisterBroker
-from penstock.controller.metadata.features import SUPPORTED
-from tests.support.controller_cluster import Broker, Cluster
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from tests.support.controller_cluster import Broker, Cluster, new_registration
 from tests.support.waiting import until
 
 PARTITIONS = 6
@@ -166,14 +165,7 @@ async def _leaders_of(broker: Broker, name: str) -> list[int]:
 
 async def test_a_report_of_an_earlier_start_is_rejected(cluster: Cluster) -> None:
     first, _, _ = cluster.brokers
-    again = RegisterBroker(
-        node_id=first.node.node_id,
-        incarnation_id=uuid4(),
-        host="",
-        port=1,
-        machine_host="127.0.0.1",
-        features=SUPPORTED,
-    )
+    again = new_registration(first.node.node_id)
     client = cluster.client()
     await client.register_broker(again)
     item = PartitionLoad(

@@ -1,7 +1,5 @@
 """Authorization of controller methods by roles and ids in certificate names."""
 
-from uuid import uuid4
-
 import pytest
 
 from penstock.base.ids import NodeEpoch, NodeId
@@ -22,12 +20,14 @@ from penstock.controller.api.callers import (
     method_refusal,
     request_refusal,
 )
+from tests.support.controller_cluster import new_registration
 
 RULES = NameRules(
     ("penstock-broker", "penstock-broker-{id}", "penstock://c/broker/{id}"),
     ("penstock-controller", "penstock-controller-{id}"),
     ("penstock-admin",),
 )
+
 BROKER, CONTROLLER, ADMIN = CallerRole.BROKER, CallerRole.CONTROLLER, CallerRole.ADMIN
 
 
@@ -121,15 +121,10 @@ def test_requests_must_contain_the_id_of_their_sender() -> None:
     def opening(node_id: int) -> m.OpenStreams:
         return m.OpenStreams(node_id=NodeId(node_id), node_epoch=NodeEpoch(1), items=[])
 
-    def registering(node_id: int) -> m.RegisterBroker:
-        return m.RegisterBroker(
-            node_id=NodeId(node_id), incarnation_id=uuid4(), host="", port=1, machine_host=""
-        )
-
     assert request_refusal(named, opening(3)) == ""
     assert request_refusal(named, opening(4))
-    assert request_refusal(named, registering(3)) == ""
-    assert request_refusal(named, registering(-1)), "an id that the controller chooses"
+    assert request_refusal(named, new_registration(3)) == ""
+    assert request_refusal(named, new_registration(-1)), "an id that the controller chooses"
     assert request_refusal(named, m.RemoveBroker(node_id=NodeId(4))) == "", "of another node"
     assert request_refusal(
         caller("penstock-controller-1"), m.AddLearner(node_id=2, address="a:1", directory_id="d")

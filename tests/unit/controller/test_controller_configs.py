@@ -49,8 +49,7 @@ def alter(
     ]
     replaced = [ConfiguredResource(resource_type=kind, resource_name=resource)]
     request = AlterConfigs(changes=changes, replaced=replaced if is_replaced else [])
-    response = cluster.run(configs.alter_configs(cluster.image, request), records=records)
-    assert response is not None
+    response = cluster.value_of(configs.alter_configs(cluster.image, request), records=records)
     assert len(response.items) == len(changes) + is_replaced
     assert all(item.detail for item in response.items if item.status is not Status.OK)
     return {item.status for item in response.items}

@@ -9,12 +9,10 @@ import pytest
 from penstock.base.ids import Millis, NodeId
 from penstock.controller.api.messages import (
     CreatedTopic,
-    CreateTopics,
     ItemResult,
     NewTopic,
     Status,
 )
-from penstock.controller.managers import topics
 from penstock.controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, remove_deleted
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.records import PartitionRecord
@@ -266,21 +264,8 @@ class TestUndelete:
 
     def test_one_request_cannot_restore_a_topic_twice(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
-        request = CreateTopics(
-            topics=[NewTopic(name=name, configs={UNDELETE: "t"}) for name in ("u", "v")]
-        )
-        value = cluster.run(
-            topics.create_topics(
-                cluster.image,
-                request,
-                new_uuid=cluster.new_uuid,
-                live=cluster.live,
-                defaults=topics.TopicDefaults(),
-                now_ms=cluster.now_ms,
-                move_timeout_ms=MOVE_TIMEOUT_MS,
-            )
-        )
-        assert value is not None
+        requested = [NewTopic(name=name, configs={UNDELETE: "t"}) for name in ("u", "v")]
+        value = cluster.value_of(cluster.create_topics(requested))
         found = [topic.status for topic in value.topics]
         assert found == [Status.OK, Status.DUPLICATE_IN_REQUEST]
 

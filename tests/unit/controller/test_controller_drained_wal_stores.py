@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -11,17 +11,12 @@ from typer.testing import CliRunner
 
 import penstock.deploy.doctor.wal_move as wal_move
 from penstock.base.errors import ExpectedError
-from penstock.base.ids import Millis, NodeId, ObjectId, WalSequence, WalStoreId
-from penstock.controller.active.janitor import Janitor
+from penstock.base.ids import Millis, ObjectId, WalSequence, WalStoreId
 from penstock.controller.api.messages import (
     AbandonWalStore,
-    Commit,
-    CommitObject,
     DrainWalStore,
-    RegisterBroker,
     Status,
 )
-from penstock.controller.config import ControllerConfig
 from penstock.controller.managers import commits, nodes
 from penstock.controller.managers.objects import destroy_unreferenced, objects_removed
 from penstock.controller.managers.wal_stores import (
@@ -29,64 +24,47 @@ from penstock.controller.managers.wal_stores import (
     add_wal_store,
     drain_wal_store,
 )
-from penstock.controller.metadata.features import newest_levels, supported_features
 from penstock.controller.metadata.nodes import DrainState
 from penstock.controller.metadata.records import WalEnded, WalStoreDrain
 from penstock.deploy.cli.wal import app as wal_commands
 from penstock.deploy.doctor.wal_move import STORE, TopicLeft, assess, is_done, is_undone
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.wal.wal_store import WalStores
-from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, part, snapshot_of
-
-FIRST, SECOND = WalStoreId(1), WalStoreId(2)
-UUID_A, UUID_B = UUID(int=10), UUID(int=11)
-URL, OTHER_URL = "s3://wal", "s3://other"
-WITHOUT = {
-    "features": supported_features(has_wal_store=False),
-    "wal_store_id": IN_STORE,
-    "wal_store_uuid": None,
-    "is_without_wal_store": True,
-}
-
-
-def registration(number: int, **changes: Any) -> RegisterBroker:
-    request = RegisterBroker(
-        node_id=NodeId(number),
-        incarnation_id=UUID(int=number),
-        host="h",
-        port=1,
-        machine_host="m",
-        features=supported_features(has_wal_store=True),
-        wal_store_id=FIRST,
-        wal_store_uuid=UUID_A,
-    )
-    return msgspec.structs.replace(request, **changes)
+from tests.support.managers_cluster import (
+    part,
+    snapshot_of,
+    uploaded,
+)
+from tests.support.wal_store_cluster import (
+    DOWN,
+    FIRST,
+    NEW,
+    OTHER_URL,
+    SECOND,
+    URL,
+    UUID_A,
+    UUID_B,
+    WITHOUT,
+    WalStoreCluster,
+    placement,
+    slot_in_place,
+    wal_registration,
+)
 
 
-class DrainedStore(ManagersCluster):
+class DrainedStore(WalStoreCluster):
     """A cluster with a WAL store that contains the WALs of brokers 1 and 2."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.apply(newest_levels(has_wal_store=True))
-        found = WalStoreIdentity(self.image.cluster_id, FIRST, UUID_A)
-        self.apply(add_wal_store(self.image, found, URL).records)
-        self.one = self.register(registration(1))
-        self.two = self.register(registration(2))
-
-    def register(self, request: RegisterBroker) -> BrokerIncarnation:
-        value = self.run(nodes.register_broker(self.image, request))
-        assert value is not None
-        self.live.add(value.node_id)
-        return BrokerIncarnation(value.node_id, value.node_epoch)
+        self.one = self.register(wal_registration(1))
+        self.two = self.register(wal_registration(2))
 
     def drain(self, *, is_undone: bool = False) -> int:
         """Drain the store, and return the remaining count."""
         request = DrainWalStore(store_id=FIRST, uuid=UUID_A, is_undone=is_undone)
-        value = self.run(drain_wal_store(self.image, request))
-        assert value is not None
+        value = self.value_of(drain_wal_store(self.image, request))
         return value.remaining
 
     def refusal(self, request: DrainWalStore) -> str:
@@ -97,14 +75,7 @@ class DrainedStore(ManagersCluster):
     def place(self, writer: BrokerIncarnation, store_id: WalStoreId, uuid: UUID | None) -> Status:
         wal = self.image.nodes.wal(writer)
         assert wal is not None
-        request = Commit(
-            node_id=writer.node_id,
-            node_epoch=writer.node_epoch,
-            wal_committed=WalSequence(wal.committed + 1),
-            moves_wal=True,
-            wal_store_id=store_id,
-            wal_store_uuid=uuid,
-        )
+        request = placement(writer, wal.committed + 1, store_id, uuid)
         result = commits.commit(self.image, request, Millis(0))
         self.apply(result.records)
         return result.status
@@ -161,13 +132,7 @@ def test_a_drain_survives_snapshots_and_can_be_undone(cluster: DrainedStore) -> 
 def test_a_store_stays_in_use_until_its_slots_are_deleted(cluster: DrainedStore) -> None:
     (record,) = cluster.topic("t")
     cluster.open_led(cluster.one)
-    slot = CommitObject(
-        object_id=None,
-        key=wal_key(cluster.one, WalSequence(0), FIRST),
-        role=ObjectRole.WAL,
-        size_bytes=100,
-        ranges=[part(record.data_stream_id, 0, 5)],
-    )
+    slot = slot_in_place(cluster.one, 0, part(record.data_stream_id, 0, 5))
     cluster.die(cluster.one)
     cluster.tick()
     cluster.recover(cluster.two, cluster.one, slot, end=1)
@@ -185,13 +150,7 @@ def test_a_store_stays_in_use_until_its_slots_are_deleted(cluster: DrainedStore)
     (target,) = cluster.prepare(cluster.two)
     cluster.commit(
         cluster.two,
-        CommitObject(
-            object_id=target.object_id,
-            key=target.key,
-            role=ObjectRole.STREAM_SET,
-            size_bytes=100,
-            ranges=[part(record.data_stream_id, 5, 6)],
-        ),
+        uploaded(target, part(record.data_stream_id, 5, 6)),
     )
     stream = cluster.image.streams.known(record.data_stream_id)
     cluster.trim(cluster.two, record.data_stream_id, stream.epoch, 5)
@@ -208,28 +167,27 @@ def test_a_store_stays_in_use_until_its_slots_are_deleted(cluster: DrainedStore)
 
 def test_brokers_need_the_store_until_it_is_drained(cluster: DrainedStore) -> None:
     cluster.drain()
-    without = registration(3, **WITHOUT)
-    other = registration(3, wal_store_id=SECOND, wal_store_uuid=UUID_B)
+    without = wal_registration(3, **WITHOUT, is_without_wal_store=True)
+    other = wal_registration(3, wal_store_id=SECOND, wal_store_uuid=UUID_B)
     for request, status in (
         (without, Status.INVALID_FEATURE_LEVEL),
         (other, Status.INVALID_REQUEST),
     ):
         assert nodes.register_broker(cluster.image, request).status is status
-    found = WalStoreIdentity(cluster.image.cluster_id, SECOND, UUID_B)
+    found = cluster.identity(SECOND, UUID_B)
     assert "are in WAL store 1" in add_wal_store(cluster.image, found, OTHER_URL).detail
-    same = WalStoreIdentity(cluster.image.cluster_id, FIRST, UUID_A)
+    same = cluster.identity()
     assert add_wal_store(cluster.image, same, URL).status is Status.OK
-    assert cluster.store_of(cluster.register(registration(3))) == IN_STORE
+    assert cluster.store_of(cluster.register(wal_registration(3))) == IN_STORE
     cluster.finish()
-    for request in (without, other, registration(4)):
+    for request in (without, other, wal_registration(4)):
         assert cluster.store_of(cluster.register(request)) == IN_STORE
     cluster.die(cluster.register(without))
     assert "use another bucket" in add_wal_store(cluster.image, found, URL).detail
-    new = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
     for number, left in ((1, "1, 2, 4"), (2, "2, 4"), (4, "4")):
         refused = add_wal_store(cluster.image, found, OTHER_URL)
         assert f"brokers {left} are not configured" in refused.detail
-        cluster.register(registration(number, incarnation_id=UUID(int=100 + number), **new))
+        cluster.register(wal_registration(number, incarnation_id=UUID(int=100 + number), **NEW))
     assert "has ended" in add_wal_store(cluster.image, same, OTHER_URL).detail
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
     assert cluster.image.current_wal_store == found
@@ -241,24 +199,24 @@ def test_brokers_with_a_drained_store_are_rejected_once_there_is_a_new_one(
 ) -> None:
     cluster.drain()
     cluster.finish()
-    down = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "is_wal_store_down": True}
-    before = cluster.register(registration(3, wal_store_url=URL, **down))
+    before = cluster.register(wal_registration(3, wal_store_url=URL, **DOWN))
     assert cluster.store_of(before) == IN_STORE
     cluster.die(before)
-    new = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
     for number in (1, 2):
-        cluster.register(registration(number, incarnation_id=UUID(int=100 + number), **new))
-    found = WalStoreIdentity(cluster.image.cluster_id, SECOND, UUID_B)
+        cluster.register(wal_registration(number, incarnation_id=UUID(int=100 + number), **NEW))
+    found = cluster.identity(SECOND, UUID_B)
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
     for wrong in (
-        registration(4, wal_store_url=URL, **down),
-        registration(4, wal_store_url=URL),
-        registration(4, wal_store_url="file:/empty", wal_store_id=IN_STORE, wal_store_uuid=None),
+        wal_registration(4, wal_store_url=URL, **DOWN),
+        wal_registration(4, wal_store_url=URL),
+        wal_registration(
+            4, wal_store_url="file:/empty", wal_store_id=IN_STORE, wal_store_uuid=None
+        ),
     ):
         result = nodes.register_broker(cluster.image, wrong)
         assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
         assert f"in WAL store 2 at {OTHER_URL}" in result.detail
-    unknown = registration(4, wal_store_url="file:/unmounted", **down)
+    unknown = wal_registration(4, wal_store_url="file:/unmounted", **DOWN)
     assert cluster.store_of(cluster.register(unknown)) == IN_STORE
 
 
@@ -311,19 +269,10 @@ async def test_the_janitor_does_not_need_a_drained_store(
     for writer in (cluster.one, cluster.two):
         cluster.die(writer)
         cluster.apply([WalEnded(writer.node_id, writer.node_epoch, WalSequence(1))])
-    writer, now = CommittedAtOnce(cluster), 0.0
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        cast("Any", writer),
-        cast("Any", writer),
-        WalStores(MemoryStore()),
-        timeline=cluster.timeline,
-        now=lambda: now,
-        now_ms=lambda: Millis(1 << 50),
-    )
+    janitor = cluster.janitor(WalStores(MemoryStore()), tmp_path)
     for _ in range(2):
         await janitor.clean_ended_wals()
-        now += 1e6
+        cluster.now_s += 1e6
     assert await janitor.remove_old_wals() == 2
 
 

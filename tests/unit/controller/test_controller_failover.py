@@ -9,7 +9,6 @@ from penstock.base.ids import NodeEpoch, NodeId, WalSequence
 from penstock.controller.api.messages import (
     NewTopic,
     Progress,
-    RegisterBroker,
     RemoveBroker,
     Status,
     UnregisterBroker,
@@ -18,23 +17,12 @@ from penstock.controller.managers import elections, failover, nodes
 from penstock.controller.metadata.records import WalRecord
 from penstock.controller.metadata.topics import NO_LEADER, leader_of
 from penstock.stream.ports import BrokerIncarnation
-from tests.support.managers_cluster import ManagersCluster, close, part, slot, stale
+from tests.support.managers_cluster import ManagersCluster, close, part, registration, slot, stale
 
 
 @pytest.fixture
 def cluster() -> ManagersCluster:
     return ManagersCluster()
-
-
-def registration(number: int, incarnation: int, **changes: object) -> RegisterBroker:
-    request = RegisterBroker(
-        node_id=NodeId(number),
-        incarnation_id=UUID(int=incarnation),
-        host="a.example",
-        port=9092,
-        machine_host="10.0.0.1",
-    )
-    return msgspec.structs.replace(request, **changes)
 
 
 def leave(
@@ -50,8 +38,8 @@ def leave(
 
 class TestRegistration:
     def test_a_repeated_registration_gets_the_same_response(self, cluster: ManagersCluster) -> None:
-        first = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=2)
-        again = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=0)
+        first = cluster.run(nodes.register_broker(cluster.image, registration(-1)), records=2)
+        again = cluster.run(nodes.register_broker(cluster.image, registration(-1)), records=0)
         assert first == again
         assert first is not None
         assert first.cluster_id == "test"
@@ -73,7 +61,7 @@ class TestRegistration:
         self, cluster: ManagersCluster, has_left: bool
     ) -> None:
         next_epoch = cluster.image.next_node_epoch
-        late = registration(1, 7, next_node_epoch=next_epoch)
+        late = registration(1, next_node_epoch=next_epoch)
         new = cluster.broker(1)
         if has_left:
             leave(cluster, new, 0)
@@ -85,7 +73,7 @@ class TestRegistration:
     def test_a_registration_of_another_node_in_the_meantime_is_no_obstacle(
         self, cluster: ManagersCluster
     ) -> None:
-        request = registration(1, 7, next_node_epoch=cluster.image.next_node_epoch)
+        request = registration(1, next_node_epoch=cluster.image.next_node_epoch)
         cluster.broker(2)
         registered = cluster.run(nodes.register_broker(cluster.image, request), records=2)
         again = cluster.run(nodes.register_broker(cluster.image, request), records=0)
@@ -100,10 +88,13 @@ class TestRegistration:
         assert cluster.broker(1).node_epoch > old.node_epoch
 
     def test_a_fenced_incarnation_cannot_register_again(self, cluster: ManagersCluster) -> None:
-        cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
+        cluster.run(nodes.register_broker(cluster.image, registration(1)))
         cluster.die(BrokerIncarnation(NodeId(1), NodeEpoch(1)))
-        cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
-        cluster.run(nodes.register_broker(cluster.image, registration(1, 8)), records=2)
+        cluster.run(nodes.register_broker(cluster.image, registration(1)), Status.NODE_FENCED)
+        cluster.run(
+            nodes.register_broker(cluster.image, registration(1, incarnation_id=UUID(int=8))),
+            records=2,
+        )
 
     @pytest.mark.parametrize(
         "changes",
@@ -113,8 +104,7 @@ class TestRegistration:
         self, cluster: ManagersCluster, changes: dict[str, object]
     ) -> None:
         cluster.run(
-            nodes.register_broker(cluster.image, registration(1, 7, **changes)),
-            Status.INVALID_REQUEST,
+            nodes.register_broker(cluster.image, registration(1, **changes)), Status.INVALID_REQUEST
         )
 
     def test_fencing_an_old_incarnation_does_not_affect_a_newer_one(

@@ -1,11 +1,9 @@
 """Feature levels: permitted changes, broker registration, and snapshots."""
 
-from uuid import UUID
-
 import pytest
 
 from penstock.base.ids import NodeId
-from penstock.controller.api.messages import FeatureUpdate, RegisterBroker, Status, UpdateFeatures
+from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 from penstock.controller.managers import features, nodes
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.errors import InvariantBroken
@@ -20,7 +18,7 @@ from penstock.controller.metadata.features import (
 )
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import FeatureRange, FeatureRecord, NodeRemoved
-from tests.support.managers_cluster import ManagersCluster, snapshot_of
+from tests.support.managers_cluster import ManagersCluster, registration, snapshot_of
 
 UP, SAFE, UNSAFE = 1, 2, 3
 
@@ -47,15 +45,7 @@ def update(
 def register(
     cluster: ManagersCluster, number: int, ranges: tuple[FeatureRange, ...], status: Status
 ) -> str:
-    request = RegisterBroker(
-        node_id=NodeId(number),
-        incarnation_id=UUID(int=number),
-        host="h",
-        port=1,
-        machine_host="m",
-        features=ranges,
-    )
-    result = nodes.register_broker(cluster.image, request)
+    result = nodes.register_broker(cluster.image, registration(number, features=ranges))
     assert result.status is status
     cluster.apply(result.records)
     return result.detail

@@ -221,8 +221,7 @@ def test_a_fork_inherits_the_configs_of_its_source(cluster: Forking) -> None:
     change = ConfigChange(
         resource_type=TOPIC_RESOURCE, resource_name="f", name=FORK_SOURCE, value="u"
     )
-    value = cluster.run(configs.alter_configs(cluster.image, AlterConfigs(changes=[change])))
-    assert value is not None
+    value = cluster.value_of(configs.alter_configs(cluster.image, AlterConfigs(changes=[change])))
     assert value.items[0].status == Status.INVALID_CONFIG
     assert "cannot be changed" in value.items[0].detail
 

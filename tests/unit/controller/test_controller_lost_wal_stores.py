@@ -7,21 +7,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock.base.ids import Millis, NodeId, ObjectId, Offset, StreamId, WalSequence, WalStoreId
+from penstock.base.ids import Millis, ObjectId, Offset, StreamId, WalSequence, WalStoreId
 from penstock.controller.active.dead_wals import DeadWals
-from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.lost_ranges import LostRanges
 from penstock.controller.active.wal_store import WalStoreRegistrar, why_not_lost
 from penstock.controller.api.messages import (
     AbandonWalStore,
-    Commit,
     CommitObject,
     FeatureUpdate,
-    RegisterBroker,
     Status,
     UpdateFeatures,
 )
-from penstock.controller.config import ControllerConfig
 from penstock.controller.disaster_recovery.plan import END_UNKNOWN, gaps_of_lost_stores
 from penstock.controller.managers import commits, elections, failover, features, lost_ranges, nodes
 from penstock.controller.managers.log_changes import slot_of
@@ -30,8 +26,6 @@ from penstock.controller.managers.result import Refused, Result
 from penstock.controller.managers.wal_stores import abandon_wal_store, add_wal_store
 from penstock.controller.metadata.features import (
     WAL_STORE_VERSION,
-    newest_levels,
-    supported_features,
 )
 from penstock.controller.metadata.internal_topics import OFFSETS_TOPIC
 from penstock.controller.metadata.records import StreamTrimmed, WalStoreLost, WalStoreRecord
@@ -40,7 +34,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
 from penstock.stream.format.decoder import NeedMore, parse_tail
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.wal import wal_store
 from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
@@ -48,63 +42,40 @@ from penstock.stream.wal.wal_store import (
     create_identity,
     identity_of,
 )
-from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, part, snapshot_of
-
-FIRST, SECOND = WalStoreId(1), WalStoreId(2)
-UUID_A, UUID_B = UUID(int=10), UUID(int=11)
-URL, OTHER_URL = "s3://wal", "s3://other"
-
-
-def registration(number: int, **changes: Any) -> RegisterBroker:
-    request = RegisterBroker(
-        node_id=NodeId(number),
-        incarnation_id=UUID(int=number),
-        host="h",
-        port=1,
-        machine_host="m",
-        features=supported_features(has_wal_store=True),
-        wal_store_id=FIRST,
-        wal_store_uuid=UUID_A,
-    )
-    return msgspec.structs.replace(request, **changes)
-
-
-WITHOUT = {
-    "features": supported_features(has_wal_store=False),
-    "wal_store_id": IN_STORE,
-    "wal_store_uuid": None,
-}
-NEW = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
-DOWN = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "is_wal_store_down": True}
+from tests.support.managers_cluster import (
+    CommittedAtOnce,
+    ManagersCluster,
+    part,
+    snapshot_of,
+    uploaded,
+)
+from tests.support.wal_store_cluster import (
+    DOWN,
+    FIRST,
+    NEW,
+    OTHER_URL,
+    SECOND,
+    URL,
+    UUID_A,
+    UUID_B,
+    WITHOUT,
+    WalStoreCluster,
+    placement,
+    slot_in_place,
+    wal_registration,
+)
 
 
-class LostStore(ManagersCluster):
-    """A cluster with a WAL store. Broker 1 has its WAL there, broker 2 in the cluster's store."""
+class LostStore(WalStoreCluster):
+    """Broker 1 has its WAL in the WAL store, broker 2 in the cluster's store."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.apply(newest_levels(has_wal_store=True))
-        self.apply(add_wal_store(self.image, self.identity(FIRST, UUID_A), URL).records)
-        self.one = self.register(registration(1))
-        self.two = self.register(registration(2, **DOWN))
-
-    def identity(self, store_id: WalStoreId, uuid: UUID) -> WalStoreIdentity:
-        return WalStoreIdentity(self.image.cluster_id, store_id, uuid)
-
-    def register(self, request: RegisterBroker) -> BrokerIncarnation:
-        value = self.run(nodes.register_broker(self.image, request))
-        assert value is not None
-        self.live.add(value.node_id)
-        return BrokerIncarnation(value.node_id, value.node_epoch)
+        self.one = self.register(wal_registration(1))
+        self.two = self.register(wal_registration(2, **DOWN))
 
     def in_place(self, sequence: int, *ranges: Any) -> CommitObject:
-        return CommitObject(
-            object_id=None,
-            key=wal_key(self.one, WalSequence(sequence), FIRST),
-            role=ObjectRole.WAL,
-            size_bytes=100,
-            ranges=list(ranges),
-        )
+        return slot_in_place(self.one, sequence, *ranges)
 
     def abandon(self, status: Status = Status.OK, *, leases_end_in_s: float = 0.0) -> str:
         request = AbandonWalStore(store_id=FIRST, uuid=UUID_A)
@@ -161,14 +132,7 @@ def test_an_abandoned_store_is_no_longer_used(cluster: LostStore) -> None:
     cluster.recover(cluster.two, cluster.one, end=0, status=Status.WAL_NOT_RECOVERABLE)
     with pytest.raises(Refused, match="which was abandoned"):
         slot_of(image, cluster.in_place(0), cluster.one)
-    back = Commit(
-        node_id=cluster.two.node_id,
-        node_epoch=cluster.two.node_epoch,
-        wal_committed=WalSequence(5),
-        moves_wal=True,
-        wal_store_id=FIRST,
-        wal_store_uuid=UUID_A,
-    )
+    back = placement(cluster.two, 5, FIRST, UUID_A)
     assert commits.commit(image, back, Millis(0)).status is Status.INVALID_REQUEST
     stays = msgspec.structs.replace(back, wal_store_id=IN_STORE, wal_store_uuid=None)
     assert commits.commit(image, stays, Millis(0)).status is Status.OK
@@ -177,20 +141,20 @@ def test_an_abandoned_store_is_no_longer_used(cluster: LostStore) -> None:
     lower = features.update_features(image, request, controller_id=0, has_wal_store=True)
     assert "were, in a WAL store" in lower.detail
     for number, changes in enumerate(({}, DOWN), 7):
-        writer = cluster.register(registration(number, **changes))
+        writer = cluster.register(wal_registration(number, **changes))
         wal = image.nodes.wal(writer)
         assert wal is not None
         assert wal.store_id == IN_STORE
 
 
 def test_brokers_do_not_need_an_abandoned_wal_store(cluster: LostStore) -> None:
-    request = registration(3, **WITHOUT, is_without_wal_store=True)
+    request = wal_registration(3, **WITHOUT, is_without_wal_store=True)
     refused = nodes.register_broker(cluster.image, request)
     assert refused.status is Status.INVALID_FEATURE_LEVEL
     cluster.die(cluster.one)
     cluster.abandon()
     three = cluster.register(request)
-    old_software = nodes.register_broker(cluster.image, registration(4, **WITHOUT))
+    old_software = nodes.register_broker(cluster.image, wal_registration(4, **WITHOUT))
     assert old_software.status is Status.INVALID_FEATURE_LEVEL
 
     found = cluster.identity(SECOND, UUID_B)
@@ -201,10 +165,10 @@ def test_brokers_do_not_need_an_abandoned_wal_store(cluster: LostStore) -> None:
         assert reason in add_wal_store(cluster.image, identity, url).detail
     cluster.die(three)
     for number, changes in enumerate(({}, DOWN, {**NEW, "wal_store_url": URL}), 100):
-        cluster.register(registration(2, incarnation_id=UUID(int=number), **changes))
+        cluster.register(wal_registration(2, incarnation_id=UUID(int=number), **changes))
         assert "brokers 2 are" in add_wal_store(cluster.image, found, OTHER_URL).detail
-    cluster.register(registration(2, incarnation_id=UUID(int=99), **NEW))
-    again = add_wal_store(cluster.image, cluster.identity(FIRST, UUID_A), OTHER_URL)
+    cluster.register(wal_registration(2, incarnation_id=UUID(int=99), **NEW))
+    again = add_wal_store(cluster.image, cluster.identity(), OTHER_URL)
     assert "has ended: use an empty prefix" in again.detail
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
     assert cluster.image.current_wal_store == found
@@ -247,7 +211,7 @@ def test_a_partition_that_moves_later_aborts_open_transactions(cluster: LostStor
         cluster.die(node)
     cluster.abandon()
     cluster.apply(failover.end_lost_wals(cluster.image, [cluster.one], Millis(0), live=()))
-    third = cluster.register(registration(3, **DOWN))
+    third = cluster.register(wal_registration(3, **DOWN))
     cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, Millis(0)))
     (led,) = cluster.partitions("t")
     assert led.leader == third.node_id
@@ -268,7 +232,7 @@ def test_brokers_that_may_not_reach_the_wal_store_recover_only_if_there_are_no_o
     cluster.die(cluster.one)
     cluster.tick()
     assert recoverer() == cluster.two
-    third = cluster.register(registration(3))
+    third = cluster.register(wal_registration(3))
     cluster.tick()
     assert recoverer() == third
     before = cluster.image.end_offset
@@ -321,7 +285,7 @@ async def test_a_store_counts_as_lost_if_it_cannot_be_read(
     cluster: LostStore, monkeypatch: pytest.MonkeyPatch, failures: int | None, reason: str
 ) -> None:
     monkeypatch.setattr(wal_store, "READ_INTERVAL_S", 0.0)
-    identity, store = cluster.identity(FIRST, UUID_A), _UnavailableAtFirst()
+    identity, store = cluster.identity(), _UnavailableAtFirst()
     await create_identity(store, identity)
     stores = WalStores(MemoryStore())
     if failures is not None:
@@ -338,14 +302,7 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
     cluster.open_led(cluster.one)
     data, meta = record.data_stream_id, record.meta_stream_id
     (first,) = cluster.prepare(cluster.one)
-    uploaded = CommitObject(
-        object_id=first.object_id,
-        key=first.key,
-        role=ObjectRole.STREAM_SET,
-        size_bytes=100,
-        ranges=[part(data, 0, 10)],
-    )
-    cluster.commit(cluster.one, uploaded)
+    cluster.commit(cluster.one, uploaded(first, part(data, 0, 10)))
     slots = [
         cluster.in_place(0, part(data, 10, 12), part(meta, 0, 2)),
         cluster.in_place(1, part(data, 12, 15)),
@@ -354,13 +311,7 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
     (last,) = cluster.prepare(cluster.two)
     cluster.commit(
         cluster.two,
-        CommitObject(
-            object_id=last.object_id,
-            key=last.key,
-            role=ObjectRole.STREAM_SET,
-            size_bytes=100,
-            ranges=[part(data, 15, 20)],
-        ),
+        uploaded(last, part(data, 15, 20)),
     )
     lost, removed = gaps_of_lost_stores(cluster.image, {FIRST})
     assert [(gap.start_offset, gap.end_offset) for gap in lost] == [(10, 12), (12, 15)]
@@ -477,14 +428,7 @@ async def test_data_of_internal_topics_is_kept(cluster: LostStore) -> None:
     cluster.open_led(cluster.one)
     data, txn = record.data_stream_id, record.txn_stream_id
     (first,) = cluster.prepare(cluster.one)
-    uploaded = CommitObject(
-        object_id=first.object_id,
-        key=first.key,
-        role=ObjectRole.STREAM_SET,
-        size_bytes=100,
-        ranges=[part(data, 0, 10)],
-    )
-    cluster.commit(cluster.one, uploaded)
+    cluster.commit(cluster.one, uploaded(first, part(data, 0, 10)))
     _recovered(cluster, cluster.in_place(0, part(data, 10, 12), part(txn, 0, 12)))
     lost, removed = gaps_of_lost_stores(cluster.image, {FIRST})
     assert [(gap.start_offset, gap.end_offset) for gap in lost] == [(10, 12)]
@@ -504,24 +448,14 @@ async def test_the_janitor_drops_objects_in_an_abandoned_store(
     cluster.tick()
     state = cluster.image.objects.in_place(wal_key(cluster.one, WalSequence(0), FIRST))
     assert state is not None
-    writer = CommittedAtOnce(cluster)
-    now = 0.0
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        cast("Any", writer),
-        cast("Any", writer),
-        WalStores(main),
-        timeline=cluster.timeline,
-        now=lambda: now,
-        now_ms=lambda: Millis(1 << 50),
-    )
-    now = 1e6
+    janitor = cluster.janitor(WalStores(main), tmp_path)
+    cluster.now_s = 1e6
     assert await janitor.delete_destroyed(in_wal_stores=True) == 1
     assert cluster.image.objects.get(ObjectId(state.object_id)) is None
     await janitor.clean_ended_wals()
-    now = 2e6
+    cluster.now_s = 2e6
     assert await janitor.clean_ended_wals() == 0
-    now = 3e6
+    cluster.now_s = 3e6
     assert await janitor.remove_old_wals() == 1
     assert cluster.image.nodes.wal(cluster.one) is None
 
@@ -546,10 +480,10 @@ async def test_only_a_new_store_replaces_an_abandoned_one(
 ) -> None:
     cluster.die(cluster.one)
     cluster.abandon()
-    cluster.register(registration(2, incarnation_id=UUID(int=99), **NEW))
+    cluster.register(wal_registration(2, incarnation_id=UUID(int=99), **NEW))
     store = MemoryStore()
     if has_identity:
-        await create_identity(store, cluster.identity(FIRST, UUID_A))
+        await create_identity(store, cluster.identity())
     await registrar(cluster, store, url).try_first()
     assert [listed.store_id for listed in cluster.image.nodes.wal_stores()] == expected
     if not has_identity:

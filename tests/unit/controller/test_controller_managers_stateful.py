@@ -22,7 +22,6 @@ from penstock.controller.api.messages import (
     Commit,
     CommitRecovered,
     CreatePartitions,
-    CreateTopics,
     DeleteTopics,
     DrainBroker,
     ElectPreferred,
@@ -62,7 +61,6 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
-    MOVE_TIMEOUT_MS,
     ManagersCluster,
     close,
     part,
@@ -255,15 +253,7 @@ class Managers(RuleBasedStateMachine):
             configs={FORK_SOURCE: source},
             fork=TopicFork(source_topic_id=found.topic_id, partitions=points, with_kept=with_kept),
         )
-        result = topics.create_topics(
-            self.image,
-            CreateTopics(topics=[topic]),
-            new_uuid=self.cluster.new_uuid,
-            live=self.cluster.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=self.cluster.now_ms,
-            move_timeout_ms=MOVE_TIMEOUT_MS,
-        )
+        result = self.cluster.create_topics([topic])
         assert self.submit(result)
         assert result.value is not None
         return result.value.topics[0].status == Status.OK

@@ -14,7 +14,7 @@ from penstock.controller.api.client import ControllerClient
 from penstock.controller.managers import deleted_topics, topics
 from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 from tests.support.controller_quorum import Quorum
-from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
+from tests.support.managers_cluster import ManagersCluster
 
 OK, REFUSED = m.Status.OK, m.Status.THROTTLING_QUOTA_EXCEEDED
 WINDOW_MS = 11_000
@@ -38,29 +38,20 @@ class Changes:
         self, *new: m.NewTopic, client: m.QuotaClient | None, validate_only: bool = False
     ) -> tuple[list[m.Status], int]:
         """Return the status of each topic, and the throttle time of the client."""
-        request = m.CreateTopics(topics=list(new), validate_only=validate_only)
-        response = self.cluster.run(
+        response = self.cluster.value_of(
             self.quotas.apply(
                 self.cluster.image,
                 client,
-                lambda count: topics.create_topics(
-                    self.cluster.image,
-                    request,
-                    new_uuid=self.cluster.new_uuid,
-                    live=self.cluster.live,
-                    defaults=topics.TopicDefaults(),
-                    now_ms=self.cluster.now_ms,
-                    move_timeout_ms=MOVE_TIMEOUT_MS,
-                    count=count,
+                lambda count: self.cluster.create_topics(
+                    new, validate_only=validate_only, count=count
                 ),
             )
         )
-        assert response is not None
         return [topic.status for topic in response.topics], response.throttle_ms
 
     def grow(self, name: str, total: int, client: m.QuotaClient) -> tuple[list[m.Status], int]:
         request = m.CreatePartitions(topics=[m.NewPartitions(name=name, total=total)])
-        response = self.cluster.run(
+        response = self.cluster.value_of(
             self.quotas.apply(
                 self.cluster.image,
                 client,
@@ -69,12 +60,11 @@ class Changes:
                 ),
             )
         )
-        assert response is not None
         return [item.status for item in response.items], response.throttle_ms
 
     def delete(self, *names: str, client: m.QuotaClient) -> tuple[list[m.Status], int]:
         ids = [self.cluster.partitions(name)[0].topic_id for name in names]
-        response = self.cluster.run(
+        response = self.cluster.value_of(
             self.quotas.apply(
                 self.cluster.image,
                 client,
@@ -87,7 +77,6 @@ class Changes:
                 ),
             )
         )
-        assert response is not None
         return [item.status for item in response.items], response.throttle_ms
 
 

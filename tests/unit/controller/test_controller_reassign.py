@@ -68,12 +68,11 @@ class ReassignCluster(ManagersCluster):
 
     def elect(self, status: Status = Status.OK) -> None:
         request = ElectPreferred(partitions=[PartitionName(topic="t", partition=0)])
-        value = self.run(
+        value = self.value_of(
             reassign.elect_preferred(
                 self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS
             )
         )
-        assert value is not None
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up_moved(self, node_id: int) -> None:

@@ -10,14 +10,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from penstock.base.ids import (
     Millis,
-    NodeId,
     Offset,
     StreamEpoch,
     StreamId,
@@ -44,7 +43,6 @@ from penstock.controller.api.transport import (
 from penstock.controller.main import ControllerServer
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.delta import MetadataDelta
-from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import MetadataOffset
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.errors import (
@@ -67,7 +65,7 @@ from penstock.stream.ports import (
     ReplacedRange,
     StreamRange,
 )
-from tests.support.controller_cluster import Broker, Cluster
+from tests.support.controller_cluster import Broker, Cluster, new_registration
 from tests.support.stream_server import StreamServer
 from tests.support.waiting import PATIENCE_S, until
 
@@ -269,14 +267,7 @@ async def test_a_broker_that_dies_while_it_registers_is_fenced(start: Start) -> 
     cluster = await start(session_timeout_ms=1_500)
     gate = threading.Event()
     cluster.server._directory.thread.submit(gate.wait)
-    request = m.RegisterBroker(
-        node_id=NodeId(-1),
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="127.0.0.1",
-        features=SUPPORTED,
-    )
+    request = new_registration()
     channel = Channel(cluster.server.address)
 
     async def register() -> bytes:
@@ -324,14 +315,7 @@ async def test_a_fenced_broker_is_notified_and_its_writes_are_rejected(start: St
     broker, observer = await cluster.broker(), await cluster.broker()
     received: list[bool] = []
     broker.follower.on_session(received.append)
-    again = m.RegisterBroker(
-        node_id=broker.node.node_id,
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="127.0.0.1",
-        features=SUPPORTED,
-    )
+    again = new_registration(broker.node.node_id)
     registered = await observer.client.register_broker(again)
     assert registered.node_epoch > broker.node.node_epoch
     with pytest.raises(WalFenced):
@@ -805,15 +789,7 @@ async def test_a_broker_detects_the_end_of_a_silent_stream(
     before = network.connection_count
     await until(lambda: network.connection_count > before)
     client = ControllerClient([f"127.0.0.1:{cluster.server.port}"])
-    again = m.RegisterBroker(
-        node_id=broker.node.node_id,
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="127.0.0.1",
-        features=SUPPORTED,
-    )
-    await client.register_broker(again)
+    await client.register_broker(new_registration(broker.node.node_id))
     await client.close()
     assert broker.follower.can_write()
     network.speed_up(accepts=False)

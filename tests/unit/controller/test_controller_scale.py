@@ -11,7 +11,6 @@ from penstock.base.ids import NodeId, Offset, StreamEpoch, WalSequence
 from penstock.controller.api.messages import (
     AlterReassignments,
     CommitRecovered,
-    CreateTopics,
     DeleteTopics,
     DrainBroker,
     ElectPreferred,
@@ -23,11 +22,10 @@ from penstock.controller.api.messages import (
     Progress,
     Status,
     TopicFork,
-    TopicsCreated,
 )
 from penstock.controller.api.transport import MESSAGE_BYTES_MAX
 from penstock.controller.config import ControllerConfig
-from penstock.controller.managers import deleted_topics, failover, reassign, topics
+from penstock.controller.managers import deleted_topics, failover, reassign
 from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.codec import encode_record
@@ -77,20 +75,9 @@ class Large(ManagersCluster):
         for node_id in range(2, CANDIDATES + 1):
             self.broker(node_id)
         row = [NodeId(node_id) for node_id in range(1, CANDIDATES + 1)]
-        request = CreateTopics(topics=[NewTopic(name="t", assignment=[row] * PARTITIONS)])
-        self.created = self.create_topics(request).records
+        requested = [NewTopic(name="t", assignment=[row] * PARTITIONS)]
+        self.created = self.create_topics(requested).records
         self.apply(self.created)
-
-    def create_topics(self, request: CreateTopics) -> Result[TopicsCreated]:
-        return topics.create_topics(
-            self.image,
-            request,
-            new_uuid=self.new_uuid,
-            live=self.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=self.now_ms,
-            move_timeout_ms=10_000,
-        )
 
     def open_all(self) -> None:
         opened: list[Record] = []
@@ -152,7 +139,7 @@ def test_a_snapshot_of_ten_thousand_old_partitions_is_one_transaction(cluster: L
     source_id = cluster.partitions("t")[0].topic_id
     fork = TopicFork(source_topic_id=source_id, partitions=[point] * PARTITIONS)
     topic = NewTopic(name="t@s", configs={FORK_SOURCE: "t"}, fork=fork)
-    result = cluster.create_topics(CreateTopics(topics=[topic]))
+    result = cluster.create_topics([topic])
     assert partitions_in(result.records) == PARTITIONS
     assert size_of(result.records) < default("transaction_bytes_max")
 

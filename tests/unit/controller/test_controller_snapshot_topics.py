@@ -8,7 +8,6 @@ import pytest
 from penstock.base.ids import Offset, StreamEpoch
 from penstock.controller.api.messages import (
     CreatedTopic,
-    CreateTopics,
     DeleteTopics,
     ForkedPartition,
     NewTopic,
@@ -16,7 +15,7 @@ from penstock.controller.api.messages import (
     TopicFork,
 )
 from penstock.controller.disaster_recovery.plan import missing_objects, without_missing
-from penstock.controller.managers import deleted_topics, snapshots, topics
+from penstock.controller.managers import deleted_topics, snapshots
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.controller.metadata.records import GroupOffsets
@@ -64,19 +63,7 @@ class Snapping(ManagersCluster):
         return msgspec.structs.replace(requested, **changes)
 
     def create_all(self, *requested: NewTopic, validate_only: bool = False) -> list[CreatedTopic]:
-        result = topics.create_topics(
-            self.image,
-            CreateTopics(topics=list(requested), validate_only=validate_only),
-            new_uuid=self.new_uuid,
-            live=self.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=self.now_ms,
-            move_timeout_ms=1_000,
-            partitions_max=self.partitions_max,
-        )
-        value = self.run(result)
-        assert value is not None
-        return value.topics
+        return self.value_of(self.create_topics(requested, validate_only=validate_only)).topics
 
     def snapshot(self, *names: str) -> list[FrozenTopic]:
         for created in self.create_all(*map(self.request, names)):
@@ -86,10 +73,9 @@ class Snapping(ManagersCluster):
 
     def remove(self, topic: FrozenTopic) -> None:
         request = DeleteTopics(topic_ids=[topic.topic_id])
-        value = self.run(
+        value = self.value_of(
             deleted_topics.delete_topics(self.image, request, self.now_ms, grace_ms=1_000)
         )
-        assert value is not None
         assert value.items[0].status == Status.OK
 
 

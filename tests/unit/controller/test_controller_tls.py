@@ -31,12 +31,11 @@ from penstock.controller.api.tls import (
 from penstock.controller.api.tls_errors import explain
 from penstock.controller.api.transport import Channel, RpcFailed, StatusCode
 from penstock.controller.metadata.acls import AclFilter
-from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
 from penstock.controller.raft.messages import Endpoint
 from penstock.controller.raft.transport import Hello
 from tests.support.certs import LOCAL, Authority, CertFiles, replace
-from tests.support.controller_cluster import Cluster
+from tests.support.controller_cluster import Cluster, new_registration
 from tests.support.controller_quorum import Quorum
 from tests.support.waiting import PATIENCE_S, until
 
@@ -252,14 +251,7 @@ async def test_a_broker_over_tls_can_act_only_as_the_node_of_its_certificate(
     assert created.topics[0].status is m.Status.OK
     assert broker.follower.can_write()
     client = cluster.client(tls)
-    request = m.RegisterBroker(
-        node_id=NodeId(4),
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="h",
-        features=SUPPORTED,
-    )
+    request = new_registration(4)
     error = await error_of(
         client, lambda timeout_s: client.register_broker(request, timeout_s=timeout_s)
     )

@@ -8,7 +8,6 @@ from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
     CreatePartitions,
-    CreateTopics,
     DeleteKeyValue,
     DeleteTopics,
     GetKeyValue,
@@ -36,12 +35,11 @@ def grow(
     cluster: ManagersCluster, *new: NewPartitions, validate_only: bool = False
 ) -> list[ItemResult]:
     request = CreatePartitions(topics=list(new), validate_only=validate_only)
-    value = cluster.run(
+    value = cluster.value_of(
         topics.create_partitions(
             cluster.image, request, live=cluster.live, partitions_max=cluster.partitions_max
         )
     )
-    assert value is not None
     return value.items
 
 
@@ -112,32 +110,13 @@ class TestCreate:
     def test_existing_and_repeated_names_are_rejected(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.create(NewTopic(name="t"), Status.TOPIC_EXISTS)
-        request = CreateTopics(topics=[NewTopic(name="u"), NewTopic(name="v"), NewTopic(name="u")])
-        result = topics.create_topics(
-            cluster.image,
-            request,
-            new_uuid=cluster.new_uuid,
-            live=cluster.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=cluster.now_ms,
-            move_timeout_ms=10_000,
-        )
-        value = cluster.run(result)
-        assert value is not None
+        requested = [NewTopic(name=name) for name in "uvu"]
+        value = cluster.value_of(cluster.create_topics(requested))
         statuses = [topic.status for topic in value.topics]
         assert statuses == [Status.DUPLICATE_IN_REQUEST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
     def test_validate_only_creates_nothing(self, cluster: ManagersCluster) -> None:
-        request = CreateTopics(topics=[NewTopic(name="u", partitions=2)], validate_only=True)
-        result = topics.create_topics(
-            cluster.image,
-            request,
-            new_uuid=cluster.new_uuid,
-            live=cluster.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=cluster.now_ms,
-            move_timeout_ms=10_000,
-        )
+        result = cluster.create_topics([NewTopic(name="u", partitions=2)], validate_only=True)
         assert result.records == []
         assert result.value is not None
         assert result.value.topics[0].partitions == 2
@@ -217,10 +196,9 @@ class TestGrowAndDelete:
         created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
         assert created.topic_id is not None
         request = DeleteTopics(topic_ids=[created.topic_id, created.topic_id, cluster.new_uuid()])
-        value = cluster.run(
+        value = cluster.value_of(
             deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
         )
-        assert value is not None
         assert [item.status for item in value.items] == [
             Status.OK,
             Status.DUPLICATE_IN_REQUEST,
@@ -241,10 +219,9 @@ class TestGrowAndDelete:
             for number in range(2)
         ]
         request = DeleteTopics(topic_ids=[topic_id for topic_id in ids if topic_id is not None])
-        value = cluster.run(
+        value = cluster.value_of(
             deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
         )
-        assert value is not None
         assert [item.status for item in value.items] == [Status.OK, Status.CONTROLLER_BUSY]
 
 
@@ -273,18 +250,8 @@ class TestPartitionLimit:
             NewTopic(name="v", partitions=2),
             NewTopic(name="w", partitions=2),
         ]
-        result = topics.create_topics(
-            cluster.image,
-            CreateTopics(topics=new, validate_only=validate_only),
-            new_uuid=cluster.new_uuid,
-            live=cluster.live,
-            defaults=topics.TopicDefaults(),
-            now_ms=cluster.now_ms,
-            move_timeout_ms=10_000,
-            partitions_max=5,
-        )
-        value = cluster.run(result)
-        assert value is not None
+        cluster.partitions_max = 5
+        value = cluster.value_of(cluster.create_topics(new, validate_only=validate_only))
         assert [topic.status for topic in value.topics] == [
             Status.OK,
             Status.INVALID_TOPIC_NAME,
@@ -332,8 +299,7 @@ class TestConfigs:
         records: int | None = None,
     ) -> list[Status]:
         request = AlterConfigs(changes=list(changes), validate_only=validate_only)
-        value = cluster.run(configs.alter_configs(cluster.image, request), records=records)
-        assert value is not None
+        value = cluster.value_of(configs.alter_configs(cluster.image, request), records=records)
         assert all(item.detail for item in value.items if item.status != Status.OK)
         return [item.status for item in value.items]
 
@@ -353,8 +319,7 @@ class TestConfigs:
         self, cluster: ManagersCluster, topics: list[str], *changes: ConfigChange, records: int
     ) -> list[Status]:
         request = AlterConfigs(changes=list(changes), replaced_topics=topics)
-        value = cluster.run(configs.alter_configs(cluster.image, request), records=records)
-        assert value is not None
+        value = cluster.value_of(configs.alter_configs(cluster.image, request), records=records)
         return [item.status for item in value.items]
 
     def test_omitted_configs_are_reset_to_their_defaults(self, cluster: ManagersCluster) -> None:

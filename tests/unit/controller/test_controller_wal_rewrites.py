@@ -3,56 +3,50 @@ accepts.
 """
 
 from pathlib import Path
-from typing import Any, cast
-from uuid import UUID
 
 import pytest
 
 import penstock.controller.managers.wal_rewrites as closed_streams
-from penstock.base.ids import Millis, NodeId, Offset, StreamId, WalSequence, WalStoreId
-from penstock.controller.active.janitor import Janitor
+from penstock.base.ids import Millis, Offset, StreamId, WalSequence
 from penstock.controller.active.wal_rewrites import WalRewrites
 from penstock.controller.api.messages import (
-    CommitObject,
     NewTopic,
-    RegisterBroker,
     Status,
     TrimStream,
 )
-from penstock.controller.config import ControllerConfig
-from penstock.controller.managers import nodes, objects, streams
-from penstock.controller.managers.wal_stores import add_wal_store
-from penstock.controller.metadata.features import newest_levels, supported_features
+from penstock.controller.managers import objects, streams
 from penstock.controller.metadata.wal_store_usage import rewritable_bytes, wal_store_usage
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, create_identity
 from tests.support.managers_cluster import (
     CommittedAtOnce,
-    ManagersCluster,
     part,
     replaced,
     snapshot_of,
     uploaded,
 )
+from tests.support.wal_store_cluster import (
+    FIRST,
+    WalStoreCluster,
+    slot_in_place,
+    wal_registration,
+)
 
-FIRST = WalStoreId(1)
-UUID_A = UUID(int=10)
 GRACE_MS = 3_600_000
 
 
-class WalStoreCluster(ManagersCluster):
+class Rewriting(WalStoreCluster):
     """Three brokers with WALs in a WAL store. A deleted topic has its records there: stream `data`,
     offsets 0 to 5 in slot 0 of broker 1.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.apply(newest_levels(has_wal_store=True))
-        self.identity = WalStoreIdentity(self.image.cluster_id, FIRST, UUID_A)
-        self.apply(add_wal_store(self.image, self.identity, "s3://wal").records)
-        self.one, self.two, self.three = (self.register(number) for number in (1, 2, 3))
+        self.one, self.two, self.three = (
+            self.register(wal_registration(number)) for number in (1, 2, 3)
+        )
         (record,) = self.topic("t")
         self.data = record.data_stream_id
         self.open_led(self.one)
@@ -61,30 +55,8 @@ class WalStoreCluster(ManagersCluster):
 
     def commit_slot(self, sequence: int, stream_id: StreamId) -> None:
         """Commit a slot of broker 1 in place."""
-        slot = CommitObject(
-            object_id=None,
-            key=wal_key(self.one, WalSequence(sequence), FIRST),
-            role=ObjectRole.WAL,
-            size_bytes=100,
-            ranges=[part(stream_id, 0, 5)],
-        )
+        slot = slot_in_place(self.one, sequence, part(stream_id, 0, 5))
         self.commit(self.one, slot, wal=sequence + 1)
-
-    def register(self, number: int) -> BrokerIncarnation:
-        request = RegisterBroker(
-            node_id=NodeId(number),
-            incarnation_id=UUID(int=number),
-            host="h",
-            port=1,
-            machine_host="m",
-            features=supported_features(has_wal_store=True),
-            wal_store_id=FIRST,
-            wal_store_uuid=UUID_A,
-        )
-        value = self.run(nodes.register_broker(self.image, request))
-        assert value is not None
-        self.live.add(value.node_id)
-        return BrokerIncarnation(value.node_id, value.node_epoch)
 
     def delete_topic(self) -> None:
         self.delete("t", grace_ms=GRACE_MS)
@@ -105,11 +77,11 @@ class WalStoreCluster(ManagersCluster):
 
 
 @pytest.fixture
-def cluster() -> WalStoreCluster:
-    return WalStoreCluster()
+def cluster() -> Rewriting:
+    return Rewriting()
 
 
-def test_a_live_broker_moves_ranges_of_a_closed_stream(cluster: WalStoreCluster) -> None:
+def test_a_live_broker_moves_ranges_of_a_closed_stream(cluster: Rewriting) -> None:
     cluster.replace(cluster.two, Status.STREAM_FENCED)
     cluster.delete_topic()
     assert snapshot_of(cluster.image) == cluster.image
@@ -124,7 +96,7 @@ def test_a_live_broker_moves_ranges_of_a_closed_stream(cluster: WalStoreCluster)
     cluster.image.check_invariants()
 
 
-def test_only_one_broker_at_a_time_is_assigned_a_job(cluster: WalStoreCluster) -> None:
+def test_only_one_broker_at_a_time_is_assigned_a_job(cluster: Rewriting) -> None:
     now = 0.0
     jobs = WalRewrites(lambda: cluster.image, lambda: now)
     assert jobs.assigned_to(cluster.one) == (), "a leader rewrites the range"
@@ -150,7 +122,7 @@ def test_only_one_broker_at_a_time_is_assigned_a_job(cluster: WalStoreCluster) -
 
 
 def test_each_job_starts_after_the_end_of_the_previous_one(
-    cluster: WalStoreCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise brokers would be assigned only streams that cannot be rewritten."""
     ids = [cluster.data]
@@ -173,7 +145,7 @@ def test_each_job_starts_after_the_end_of_the_previous_one(
     assert found == [(ids[0], ids[1]), (ids[2], ids[0]), (ids[1], ids[2])]
 
 
-def test_slots_of_retained_deleted_records_are_counted_separately(cluster: WalStoreCluster) -> None:
+def test_slots_of_retained_deleted_records_are_counted_separately(cluster: Rewriting) -> None:
     """Rewriting does not remove them."""
     cluster.commit_slot(1, cluster.partitions("t")[0].meta_stream_id)
     assert wal_store_usage(cluster.image) == (200, 0, cluster.now_ms)
@@ -193,37 +165,25 @@ def test_slots_of_retained_deleted_records_are_counted_separately(cluster: WalSt
     assert closed_streams.closed_in_wal_stores(cluster.image) == ()
 
 
-async def test_slots_protected_by_leases_are_counted(
-    cluster: WalStoreCluster, tmp_path: Path
-) -> None:
+async def test_slots_protected_by_leases_are_counted(cluster: Rewriting, tmp_path: Path) -> None:
     wals = MemoryStore()
     stores = WalStores(MemoryStore(), ConfiguredWalStore(wals, "memory:"))
     stores.follow([FIRST])
-    await create_identity(wals, cluster.identity)
+    await create_identity(wals, cluster.identity())
     cluster.replace(cluster.one)
     cluster.apply(objects.destroy_unreferenced(cluster.image, Millis(0), 10))
     state = cluster.image.objects.in_place(wal_key(cluster.one, WalSequence(0), FIRST))
     assert state is not None
     protected_from: int | None = state.since
-    now = 0.0
 
     async def leases() -> int | None:
         return protected_from
 
     writer = CommittedAtOnce(cluster)
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        cast("Any", writer),
-        cast("Any", writer),
-        stores,
-        timeline=cluster.timeline,
-        now=lambda: now,
-        now_ms=lambda: Millis(0),
-        holds=[leases],
-    )
+    janitor = cluster.janitor(stores, tmp_path, runtime=writer, now_ms=0, holds=[leases])
     await janitor._delete_in_wal_stores()
     assert janitor.leased_bytes == 0, "still in its grace period"
-    now = 1e6
+    cluster.now_s = 1e6
     await janitor._delete_in_wal_stores()
     assert (janitor.leased_bytes, cluster.image.objects.wal_store_bytes) == (100, 0)
     protected_from = None

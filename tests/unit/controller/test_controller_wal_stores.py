@@ -10,17 +10,13 @@ import msgspec
 import pytest
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence, WalStoreId
-from penstock.controller.active.janitor import Janitor
-from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.wal_store import WalStoreRegistrar
 from penstock.controller.api.messages import (
     Commit,
     FeatureUpdate,
-    RegisterBroker,
     Status,
     UpdateFeatures,
 )
-from penstock.controller.config import ControllerConfig
 from penstock.controller.managers import commits, features, nodes
 from penstock.controller.managers.log_changes import slot_of
 from penstock.controller.managers.result import Refused
@@ -31,7 +27,6 @@ from penstock.controller.metadata.features import (
     WAL_STORE,
     WAL_STORE_VERSION,
     newest_levels,
-    supported_features,
 )
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
@@ -46,7 +41,6 @@ from penstock.objectstore.errors import StoreUnknown, Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
 from penstock.stream.errors import FormatUnknown
-from penstock.stream.format.keys import wal_key
 from penstock.stream.format.manifest.codec import (
     FOOTER,
     Draft,
@@ -55,7 +49,7 @@ from penstock.stream.format.manifest.codec import (
     unpack_section,
 )
 from penstock.stream.format.manifest.model import LiveWal, ManifestRoot, WalStoreEntry
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
+from penstock.stream.ports import IN_STORE, WalStoreIdentity
 from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
     WalStores,
@@ -63,10 +57,18 @@ from penstock.stream.wal.wal_store import (
     identity_of,
 )
 from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, slot, snapshot_of
-
-FIRST = WalStoreId(1)
-UUID_A, UUID_B = UUID(int=10), UUID(int=11)
-URL = "s3://wal"
+from tests.support.wal_store_cluster import (
+    DOWN,
+    FIRST,
+    URL,
+    UUID_A,
+    UUID_B,
+    WITHOUT,
+    WalStoreCluster,
+    placement,
+    slot_in_place,
+    wal_registration,
+)
 
 
 def identity(
@@ -81,25 +83,8 @@ def cluster() -> ManagersCluster:
 
 
 @pytest.fixture
-def separate(cluster: ManagersCluster) -> ManagersCluster:
-    """A cluster with a WAL store."""
-    cluster.apply(newest_levels(has_wal_store=True))
-    own = identity(cluster_id=cluster.image.cluster_id)
-    cluster.apply(add_wal_store(cluster.image, own, URL).records)
-    return cluster
-
-
-def registration(number: int, *, uuid: UUID | None, store_id: int = IN_STORE) -> RegisterBroker:
-    return RegisterBroker(
-        node_id=NodeId(number),
-        incarnation_id=UUID(int=number),
-        host="h",
-        port=1,
-        machine_host="m",
-        features=supported_features(has_wal_store=uuid is not None),
-        wal_store_id=WalStoreId(store_id),
-        wal_store_uuid=uuid,
-    )
+def separate() -> WalStoreCluster:
+    return WalStoreCluster()
 
 
 def test_a_wal_store_requires_its_feature_level(cluster: ManagersCluster) -> None:
@@ -109,8 +94,8 @@ def test_a_wal_store_requires_its_feature_level(cluster: ManagersCluster) -> Non
     assert WAL_STORE_VERSION in result.detail
 
 
-def test_adding_the_same_wal_store_again_changes_nothing(separate: ManagersCluster) -> None:
-    again = add_wal_store(separate.image, identity(cluster_id=separate.image.cluster_id), URL)
+def test_adding_the_same_wal_store_again_changes_nothing(separate: WalStoreCluster) -> None:
+    again = add_wal_store(separate.image, separate.identity(), URL)
     assert (again.status, again.records) == (Status.OK, [])
 
 
@@ -122,7 +107,7 @@ def test_adding_the_same_wal_store_again_changes_nothing(separate: ManagersClust
     ],
 )
 def test_a_cluster_has_at_most_one_wal_store(
-    separate: ManagersCluster, found: WalStoreIdentity, reason: str
+    separate: WalStoreCluster, found: WalStoreIdentity, reason: str
 ) -> None:
     found = found._replace(cluster_id=separate.image.cluster_id)
     result = add_wal_store(separate.image, found, URL)
@@ -145,30 +130,26 @@ def test_the_wal_store_of_another_cluster_is_rejected(cluster: ManagersCluster) 
     ],
 )
 def test_a_broker_with_another_wal_store_is_rejected(
-    separate: ManagersCluster, uuid: UUID, store_id: WalStoreId, reason: str
+    separate: WalStoreCluster, uuid: UUID, store_id: WalStoreId, reason: str
 ) -> None:
-    request = registration(1, uuid=uuid, store_id=store_id)
+    request = wal_registration(1, wal_store_uuid=uuid, wal_store_id=store_id)
     result = nodes.register_broker(separate.image, request)
     assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
     assert reason in result.detail
 
 
 def test_a_broker_that_did_not_find_the_store_identity_is_rejected(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
-    request = registration(1, uuid=UUID_A)
+    request = wal_registration(1, wal_store_id=IN_STORE)
     result = nodes.register_broker(separate.image, request)
     assert result.status is Status.INVALID_REQUEST
-    without = nodes.register_broker(separate.image, registration(1, uuid=None))
+    without = nodes.register_broker(separate.image, wal_registration(1, **WITHOUT))
     assert without.status is Status.INVALID_FEATURE_LEVEL
 
 
-def test_a_wal_in_a_wal_store_survives_snapshots(separate: ManagersCluster) -> None:
-    request = registration(1, uuid=UUID_A, store_id=FIRST)
-    result = nodes.register_broker(separate.image, request)
-    separate.apply(result.records)
-    assert result.value is not None
-    writer = BrokerIncarnation(NodeId(1), result.value.node_epoch)
+def test_a_wal_in_a_wal_store_survives_snapshots(separate: WalStoreCluster) -> None:
+    writer = separate.register(wal_registration(1))
     separate.apply(
         [WalRecord(writer.node_id, writer.node_epoch, WalSequence(7), NodeId(2), NodeEpoch(9))]
     )
@@ -176,35 +157,15 @@ def test_a_wal_in_a_wal_store_survives_snapshots(separate: ManagersCluster) -> N
     loaded.load(ImageCopy.of(separate.image).records())
     loaded.loaded(MetadataOffset(separate.image.end_offset))
     assert loaded == separate.image
-    expected = identity(cluster_id=separate.image.cluster_id)
+    expected = separate.identity()
     assert loaded.wal_store_of(writer) == expected
     assert loaded.wal_store_identities() == [expected]
 
 
-def registered(cluster: ManagersCluster, number: int = 1) -> BrokerIncarnation:
-    result = nodes.register_broker(cluster.image, registration(number, uuid=UUID_A, store_id=FIRST))
-    cluster.apply(result.records)
-    assert result.value is not None
-    return BrokerIncarnation(NodeId(number), result.value.node_epoch)
-
-
-def move(
-    writer: BrokerIncarnation, first: int, store_id: WalStoreId, uuid: UUID | None = None
-) -> Commit:
-    return Commit(
-        node_id=writer.node_id,
-        node_epoch=writer.node_epoch,
-        wal_committed=WalSequence(first),
-        moves_wal=True,
-        wal_store_id=store_id,
-        wal_store_uuid=uuid,
-    )
-
-
 def test_a_late_copy_of_the_request_to_move_a_wal_changes_nothing(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
-    writer = registered(separate)
+    writer = separate.register(wal_registration(1))
 
     def commit(request: Commit) -> tuple[WalStoreId, tuple[WalStoreId, ...], int]:
         result = commits.commit(separate.image, request, Millis(0))
@@ -215,30 +176,30 @@ def test_a_late_copy_of_the_request_to_move_a_wal_changes_nothing(
         assert wal is not None
         return wal.store_id, wal.left, wal.committed
 
-    away, back = move(writer, 5, IN_STORE), move(writer, 9, FIRST, UUID_A)
+    away, back = placement(writer, 5, IN_STORE), placement(writer, 9, FIRST, UUID_A)
     assert commit(away) == (IN_STORE, (FIRST,), 5)
     assert separate.image.wal_store_of(writer) is None
     assert commit(away) == (IN_STORE, (FIRST,), 5)
     assert commit(back) == (FIRST, (IN_STORE,), 9)
     assert commit(away) == (FIRST, (IN_STORE,), 9)
-    assert commit(move(writer, 10, IN_STORE)) == (IN_STORE, (FIRST,), 10)
+    assert commit(placement(writer, 10, IN_STORE)) == (IN_STORE, (FIRST,), 10)
 
 
 @pytest.mark.parametrize(
     ("store_id", "uuid"), [(FIRST, UUID_B), (FIRST, None), (WalStoreId(2), UUID_A)]
 )
 def test_a_wal_cannot_move_to_another_wal_store(
-    separate: ManagersCluster, store_id: WalStoreId, uuid: UUID | None
+    separate: WalStoreCluster, store_id: WalStoreId, uuid: UUID | None
 ) -> None:
-    writer = registered(separate)
-    result = commits.commit(separate.image, move(writer, 5, store_id, uuid), Millis(0))
+    writer = separate.register(wal_registration(1))
+    result = commits.commit(separate.image, placement(writer, 5, store_id, uuid), Millis(0))
     assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
 
 
 def test_a_wal_starts_in_the_data_store_only_while_the_wal_store_is_down(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
-    request = registration(1, uuid=UUID_A)
+    request = wal_registration(1, wal_store_id=IN_STORE)
     down = msgspec.structs.replace(request, wal_store_uuid=None, is_wal_store_down=True)
     result = nodes.register_broker(separate.image, down)
     assert result.status is Status.OK
@@ -248,17 +209,12 @@ def test_a_wal_starts_in_the_data_store_only_while_the_wal_store_is_down(
     assert refused.status is Status.INVALID_REQUEST
 
 
-def test_slots_can_be_committed_only_from_the_store_of_their_wal(separate: ManagersCluster) -> None:
-    result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
-    separate.apply(result.records)
-    assert result.value is not None
-    writer = BrokerIncarnation(NodeId(1), result.value.node_epoch)
+def test_slots_can_be_committed_only_from_the_store_of_their_wal(separate: WalStoreCluster) -> None:
+    writer = separate.register(wal_registration(1))
     elsewhere = slot(writer, 3)
     with pytest.raises(Refused, match="is not a slot of the WAL"):
         slot_of(separate.image, elsewhere, writer)
-    key = wal_key(writer, WalSequence(3), FIRST)
-    here = type(elsewhere)(object_id=None, key=key, role=elsewhere.role, size_bytes=1, ranges=[])
-    assert slot_of(separate.image, here, writer) == 3
+    assert slot_of(separate.image, slot_in_place(writer, 3), writer) == 3
 
 
 @pytest.mark.parametrize(
@@ -273,7 +229,7 @@ def test_the_feature_level_requires_nodes_with_a_wal_store(
     cluster: ManagersCluster, level: int, has_wal_store: bool, reason: str
 ) -> None:
     cluster.apply(newest_levels())
-    cluster.apply(nodes.register_broker(cluster.image, registration(1, uuid=None)).records)
+    cluster.apply(nodes.register_broker(cluster.image, wal_registration(1, **WITHOUT)).records)
     update = FeatureUpdate(name=WAL_STORE_VERSION, level=level, type=1)
     result = features.update_features(
         cluster.image,
@@ -286,7 +242,7 @@ def test_the_feature_level_requires_nodes_with_a_wal_store(
 
 
 def test_the_feature_level_cannot_be_lowered_while_a_wal_store_is_used(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
     update = FeatureUpdate(name=WAL_STORE_VERSION, level=0, type=3)
     request = UpdateFeatures(updates=[update])
@@ -299,7 +255,7 @@ def test_without_a_wal_store_the_records_are_in_format_1_0(
 ) -> None:
     assert WAL_STORE not in SUPPORTED
     assert {record.name for record in newest_levels()} == {feature.name for feature in SUPPORTED}
-    request = registration(1, uuid=None)
+    request = wal_registration(1, **WITHOUT)
     result = nodes.register_broker(cluster.image, request)
     _, wal = result.records
     assert encode_record(wal).hex() == "96a377616c0101" + "00" + "ffff"
@@ -359,7 +315,7 @@ def registrar(cluster: ManagersCluster, store: MemoryStore) -> WalStoreRegistrar
 
 
 async def test_a_new_leader_does_not_wait_for_a_listed_wal_store(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
     store = UnreliableStore(is_down=True)
     await registrar(separate, store).try_first()
@@ -386,35 +342,23 @@ async def test_a_wal_store_of_an_earlier_cluster_is_not_used(
 
 
 async def test_the_janitor_sends_one_request_to_an_unavailable_wal_store(
-    separate: ManagersCluster, tmp_path: Path
+    separate: WalStoreCluster, tmp_path: Path
 ) -> None:
-    store, now = UnreliableStore(), 0.0
-    await create_identity(store, identity(cluster_id=separate.image.cluster_id))
+    store = UnreliableStore()
+    await create_identity(store, separate.identity())
     for number in (1, 2, 3):
-        request = registration(number, uuid=UUID_A, store_id=FIRST)
-        result = nodes.register_broker(separate.image, request)
-        assert result.value is not None
-        node_epoch = result.value.node_epoch
-        separate.apply([*result.records, WalEnded(NodeId(number), node_epoch, WalSequence(1))])
-        await store.put(f"wals/{number}/{node_epoch}/{0:020d}", b"x")
+        writer = separate.register(wal_registration(number))
+        separate.apply([WalEnded(*writer, WalSequence(1))])
+        await store.put(f"wals/{number}/{writer.node_epoch}/{0:020d}", b"x")
     stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
     stores.follow([FIRST])
-    runtime = cast("Any", CommittedAtOnce(separate))
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        runtime,
-        runtime,
-        stores,
-        timeline=Timeline(),
-        now=lambda: now,
-        now_ms=lambda: Millis(1 << 50),
-    )
+    janitor = separate.janitor(stores, tmp_path)
     assert await janitor.clean_ended_wals() == 0
-    now, store.is_down, store.read_count = 1e6, True, 0
+    separate.now_s, store.is_down, store.read_count = 1e6, True, 0
     assert (await janitor.clean_ended_wals(), store.read_count) == (0, 1)
     store.is_down = False
     assert await janitor.clean_ended_wals() == 3
-    now, store.is_down, store.read_count = 2e6, True, 0
+    separate.now_s, store.is_down, store.read_count = 2e6, True, 0
     assert (await janitor.remove_old_wals(), store.read_count) == (0, 1)
     store.is_down = False
     assert await janitor.remove_old_wals() == 3
@@ -422,34 +366,25 @@ async def test_the_janitor_sends_one_request_to_an_unavailable_wal_store(
 
 @pytest.mark.parametrize("places", [(IN_STORE,), (IN_STORE, FIRST)])
 async def test_the_janitor_cleans_all_stores_of_a_wal(
-    separate: ManagersCluster, tmp_path: Path, places: tuple[WalStoreId, ...]
+    separate: WalStoreCluster, tmp_path: Path, places: tuple[WalStoreId, ...]
 ) -> None:
-    wals, main, now = UnreliableStore(), MemoryStore(), 0.0
-    await create_identity(wals, identity(cluster_id=separate.image.cluster_id))
-    writer = registered(separate)
+    wals, main = UnreliableStore(), MemoryStore()
+    await create_identity(wals, separate.identity())
+    writer = separate.register(wal_registration(1))
     for first, store_id in enumerate(places, 1):
         uuid = None if store_id == IN_STORE else UUID_A
-        request = move(writer, first, store_id, uuid)
+        request = placement(writer, first, store_id, uuid)
         separate.apply(commits.commit(separate.image, request, Millis(0)).records)
     for store in (main, wals):
         for sequence in (0, 1):
             root = "wal" if store is main else "wals"
             await store.put(f"{root}/1/{writer.node_epoch}/{sequence:020d}", b"x")
-    separate.apply([WalEnded(writer.node_id, writer.node_epoch, WalSequence(9))])
+    separate.apply([WalEnded(*writer, WalSequence(9))])
     stores = WalStores(main, ConfiguredWalStore(wals, URL))
     stores.follow([FIRST])
-    runtime = cast("Any", CommittedAtOnce(separate))
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        runtime,
-        runtime,
-        stores,
-        timeline=Timeline(),
-        now=lambda: now,
-        now_ms=lambda: Millis(1 << 50),
-    )
+    janitor = separate.janitor(stores, tmp_path)
     assert await janitor.clean_ended_wals() == 0
-    now, wals.is_down = 1e6, True
+    separate.now_s, wals.is_down = 1e6, True
     assert await janitor.clean_ended_wals() == 0
     wals.is_down = False
     await janitor.clean_ended_wals()
@@ -458,41 +393,27 @@ async def test_the_janitor_cleans_all_stores_of_a_wal(
 
 
 async def test_the_janitor_deletes_the_marker_of_a_move_that_did_not_happen(
-    separate: ManagersCluster, tmp_path: Path
+    separate: WalStoreCluster, tmp_path: Path
 ) -> None:
-    wals, main, now = UnreliableStore(), MemoryStore(), 0.0
-    await create_identity(wals, identity(cluster_id=separate.image.cluster_id))
-    down = msgspec.structs.replace(registration(1, uuid=UUID_A), wal_store_uuid=None)
-    down = msgspec.structs.replace(down, is_wal_store_down=True)
-    result = nodes.register_broker(separate.image, down)
-    assert result.value is not None
-    epoch = result.value.node_epoch
-    separate.apply([*result.records, WalEnded(NodeId(1), epoch, WalSequence(3))])
-    await wals.put(f"wals/1/{epoch}/open", b"{}")
+    wals, main = UnreliableStore(), MemoryStore()
+    await create_identity(wals, separate.identity())
+    writer = separate.register(wal_registration(1, **DOWN))
+    separate.apply([WalEnded(*writer, WalSequence(3))])
+    await wals.put(f"wals/1/{writer.node_epoch}/open", b"{}")
     stores = WalStores(main, ConfiguredWalStore(wals, URL))
     stores.follow([FIRST])
-    runtime = cast("Any", CommittedAtOnce(separate))
-    janitor = Janitor(
-        ControllerConfig(data_dir=tmp_path),
-        runtime,
-        runtime,
-        stores,
-        timeline=Timeline(),
-        now=lambda: now,
-        now_ms=lambda: Millis(1 << 50),
-    )
+    janitor = separate.janitor(stores, tmp_path)
     await janitor.clean_ended_wals()
-    now = 1e6
+    separate.now_s = 1e6
     await janitor.clean_ended_wals()
-    now = 2e6
+    separate.now_s = 2e6
     assert await janitor.remove_old_wals() == 1
     assert [info.key async for info in wals.list("")] == ["wals/identity"]
 
 
 async def test_an_inventory_without_access_to_the_wal_store_reports_it(
-    separate: ManagersCluster,
+    separate: WalStoreCluster,
 ) -> None:
-    result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
-    separate.apply(result.records)
+    separate.register(wal_registration(1))
     with pytest.raises(StoreUnknown, match="wals/1/1/"):
         await survey_wals(WalStores(MemoryStore()), separate.image)
