@@ -54,6 +54,7 @@ from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 from penstock.stream.wal.sender import Sender
+from tests.support.requests import make_request
 
 
 @dataclass
@@ -308,7 +309,11 @@ class Fixture:
         assert struct.unpack_from(">i", response)[0] == len(response) - 4
         return bytes(response[4:])
 
-    async def send_request(self, api: apis.ApiSpec, version: int, request: object) -> Any:
+    async def send_request(
+        self, api: apis.ApiSpec, version: int, request: object = None, /, **fields: Any
+    ) -> Any:
+        """Send the request, or one with these fields (see `make_request`). Return the response."""
+        request = make_request(api, **fields) if request is None else request
         frame = framing.encode_request_frame(
             api, version, 77, CODECS[api.key].encode_request, request, client_id="test"
         )

@@ -36,7 +36,7 @@ async def send_request(
         for kind, name, values in requested
     ]
     response = await fixture.send_request(
-        apis.ALTER_CONFIGS, version, wire.AlterConfigsRequest(resources, validate)
+        apis.ALTER_CONFIGS, version, resources=resources, validate_only=validate
     )
     assert [(item.resource_type, item.resource_name) for item in response.responses] == [
         (kind, name) for kind, name, _ in requested

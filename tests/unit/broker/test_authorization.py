@@ -77,7 +77,7 @@ async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
         ],
     )
     response = await fixture.send_request(
-        apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([requested], validate_only=True)
+        apis.CREATE_TOPICS, 7, topics=[requested], validate_only=True
     )
     return known_code(response.topics[0].error_code)
 
@@ -86,7 +86,7 @@ async def test_only_topics_that_the_client_may_describe_are_listed(fixture: Fixt
     for name in ("mine", "other"):
         fixture.topic(name)
     fixture.authorize(topic("mine", Operation.READ))
-    response = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
+    response = await fixture.send_request(apis.METADATA, 12, topics=None)
     assert [item.name for item in response.topics] == ["mine"]
     known, hidden, absent = (await fixture.metadata("mine", "other", "none")).topics
     assert known.error_code == ErrorCode.NONE
@@ -236,7 +236,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     with capture_logs() as logs:
         for _ in range(2):
             response = await fixture.send_request(
-                apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t"), creation("")])
+                apis.CREATE_ACLS, 3, creations=[creation("t"), creation("")]
             )
             assert [result.error_code for result in response.results] == [
                 ErrorCode.NONE,
@@ -253,7 +253,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     assert [entry.principal for entry in resource.acls] == ["User:bob"]
     with capture_logs() as logs:
         response = await fixture.send_request(
-            apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t"), of_topic("none")])
+            apis.DELETE_ACLS, 3, filters=[of_topic("t"), of_topic("none")]
         )
     assert [len(result.matching_acls) for result in response.filter_results] == [1, 0]
     (removed,) = logs
@@ -274,20 +274,16 @@ async def test_acl_changes_apply_when_the_response_arrives(fixture: Fixture) -> 
         return int(code)
 
     assert await code_of_bob() == DENIED
-    await fixture.send_request(apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")]))
+    await fixture.send_request(apis.CREATE_ACLS, 3, creations=[creation("t")])
     assert await code_of_bob() == ErrorCode.NONE
-    await fixture.send_request(apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t")]))
+    await fixture.send_request(apis.DELETE_ACLS, 3, filters=[of_topic("t")])
     assert await code_of_bob() == DENIED
 
 
 async def test_acl_requests_fail_without_an_authorizer_and_without_rights(fixture: Fixture) -> None:
     async def codes() -> list[int]:
-        created = await fixture.send_request(
-            apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")])
-        )
-        deleted = await fixture.send_request(
-            apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic(None)])
-        )
+        created = await fixture.send_request(apis.CREATE_ACLS, 3, creations=[creation("t")])
+        deleted = await fixture.send_request(apis.DELETE_ACLS, 3, filters=[of_topic(None)])
         requested = describe_acls.DescribeAclsRequest(
             ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
         )
@@ -329,7 +325,7 @@ async def test_a_filtered_response_is_not_logged_as_a_denial(fixture: Fixture) -
     fixture.topic("t")
     authorizer = fixture.authorize()
     with capture_logs() as logs:
-        await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
+        await fixture.send_request(apis.METADATA, 12, topics=None)
     assert not logs
     assert not authorizer.audit.denied
 
@@ -353,9 +349,7 @@ async def test_changes_by_authenticated_clients_are_logged_without_an_authorizer
 ) -> None:
     async def create_really(name: str) -> None:
         topic = create_topics.CreatableTopic(name, 1, 1)
-        await fixture.send_request(
-            apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([topic])
-        )
+        await fixture.send_request(apis.CREATE_TOPICS, 7, topics=[topic])
 
     with capture_logs() as logs:
         fixture.connection.principal = ALICE

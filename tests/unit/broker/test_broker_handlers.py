@@ -34,21 +34,7 @@ from penstock.protocol.errors import UnsupportedApi, WireError
 from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
 from penstock.protocol.gen import (
     api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    find_coordinator,
-    init_producer_id,
-    list_groups,
     metadata,
-    share_group_describe,
-    share_group_heartbeat,
-    streams_group_describe,
-    streams_group_heartbeat,
 )
 from penstock.stream.config import StreamConfig
 from penstock.stream.wal.wal_defaults import CHEAP_WAL_STORE
@@ -66,7 +52,7 @@ async def fixture() -> Fixture:
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_lists_served_apis(fixture: Fixture, version: int) -> None:
     response = await fixture.send_request(
-        apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0")
+        apis.API_VERSIONS, version, client_software_name="probe", client_software_version="1.0"
     )
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     with_receiver = {apis.GET_TELEMETRY_SUBSCRIPTIONS.key, apis.PUSH_TELEMETRY.key}
@@ -89,10 +75,10 @@ async def test_api_versions_lists_served_apis(fixture: Fixture, version: int) ->
 
 
 async def test_api_versions_contains_the_finalized_feature_levels(fixture: Fixture) -> None:
-    request = api_versions.ApiVersionsRequest("probe", "1.0")
-    before = await fixture.send_request(apis.API_VERSIONS, 3, request)
+    probe = {"client_software_name": "probe", "client_software_version": "1.0"}
+    before = await fixture.send_request(apis.API_VERSIONS, 3, **probe)
     fixture.node.image.apply_all(newest_levels())
-    after = await fixture.send_request(apis.API_VERSIONS, 3, request)
+    after = await fixture.send_request(apis.API_VERSIONS, 3, **probe)
     assert {
         item.name: (item.min_version_level, item.max_version_level)
         for item in after.finalized_features
@@ -107,44 +93,20 @@ async def test_api_versions_contains_the_finalized_feature_levels(fixture: Fixtu
     assert after.finalized_features_epoch > before.finalized_features_epoch
 
 
-async def test_consumer_groups_require_their_feature_level(fixture: Fixture) -> None:
-    fixture.node.image.apply_all([FeatureRecord("group.version", 0)])
-    beat = await fixture.send_request(
-        apis.CONSUMER_GROUP_HEARTBEAT,
-        1,
-        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest("g", "m"),
-    )
-    described = await fixture.send_request(
-        apis.CONSUMER_GROUP_DESCRIBE,
-        1,
-        consumer_group_describe.ConsumerGroupDescribeRequest(["g"]),
-    )
-    assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
-
-
-async def test_streams_groups_require_their_feature_level(fixture: Fixture) -> None:
-    fixture.node.image.apply_all([FeatureRecord("streams.version", 0)])
-    beat = await fixture.send_request(
-        apis.STREAMS_GROUP_HEARTBEAT,
-        0,
-        streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"),
-    )
-    described = await fixture.send_request(
-        apis.STREAMS_GROUP_DESCRIBE, 0, streams_group_describe.StreamsGroupDescribeRequest(["g"])
-    )
-    assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
-
-
-async def test_share_groups_require_their_feature_level(fixture: Fixture) -> None:
-    fixture.node.image.apply_all([FeatureRecord("share.version", 0)])
-    beat = await fixture.send_request(
-        apis.SHARE_GROUP_HEARTBEAT, 1, share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m")
-    )
-    described = await fixture.send_request(
-        apis.SHARE_GROUP_DESCRIBE, 1, share_group_describe.ShareGroupDescribeRequest(["g"])
-    )
+@pytest.mark.parametrize(
+    ("feature", "heartbeat", "describe"),
+    [
+        ("group.version", apis.CONSUMER_GROUP_HEARTBEAT, apis.CONSUMER_GROUP_DESCRIBE),
+        ("streams.version", apis.STREAMS_GROUP_HEARTBEAT, apis.STREAMS_GROUP_DESCRIBE),
+        ("share.version", apis.SHARE_GROUP_HEARTBEAT, apis.SHARE_GROUP_DESCRIBE),
+    ],
+)
+async def test_groups_require_their_feature_level(
+    fixture: Fixture, feature: str, heartbeat: apis.ApiSpec, describe: apis.ApiSpec
+) -> None:
+    fixture.node.image.apply_all([FeatureRecord(feature, 0)])
+    beat = await fixture.send_request(heartbeat, heartbeat.max, group_id="g", member_id="m")
+    described = await fixture.send_request(describe, describe.max, group_ids=["g"])
     assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
@@ -164,7 +126,7 @@ async def test_an_invalid_client_software_name_is_an_invalid_request(
     fixture: Fixture, name: str
 ) -> None:
     response = await fixture.send_request(
-        apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest(name, "1")
+        apis.API_VERSIONS, 3, client_software_name=name, client_software_version="1"
     )
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
@@ -215,7 +177,7 @@ async def test_a_failed_handler_responds_if_the_response_has_an_error_field(
         raise RuntimeError("defect")
 
     fixture.use({apis.LIST_GROUPS.key: fails, apis.METADATA.key: fails})
-    response = await fixture.send_request(apis.LIST_GROUPS, 4, list_groups.ListGroupsRequest())
+    response = await fixture.send_request(apis.LIST_GROUPS, 4)
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     with pytest.raises(CannotRespond):
         await fixture.metadata()
@@ -235,10 +197,10 @@ async def test_produce_requests_wait_for_space_but_not_on_fenced_storage(fixture
 @pytest.mark.parametrize("version", range(14))
 async def test_metadata_of_all_topics_and_of_no_topics(fixture: Fixture, version: int) -> None:
     fixture.topic("a", partitions=2)
-    everything = await fixture.send_request(apis.METADATA, version, metadata.MetadataRequest(None))
+    everything = await fixture.send_request(apis.METADATA, version, topics=None)
     assert [topic.name for topic in everything.topics] == ["a"]
     assert [partition.leader_id for partition in everything.topics[0].partitions] == [1, 1]
-    nothing = await fixture.send_request(apis.METADATA, version, metadata.MetadataRequest([]))
+    nothing = await fixture.send_request(apis.METADATA, version, topics=[])
     assert len(nothing.topics) == (1 if version == 0 else 0)
     assert [broker.node_id for broker in nothing.brokers] == [1, 2]
     if version >= 1:
@@ -293,7 +255,7 @@ async def test_a_stopped_broker_is_listed_for_a_while_except_in_metadata_of_all_
     fixture.departed.update(fixture.image, 1)
     assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
     assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1, 2]
-    every = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
+    every = await fixture.send_request(apis.METADATA, 12, topics=None)
     assert [broker.node_id for broker in every.brokers] == [1]
     assert fixture.departed.listed(1 + LISTED_S) == []
 
@@ -335,9 +297,7 @@ async def test_metadata_of_a_topic_by_id(fixture: Fixture) -> None:
         metadata.MetadataRequestTopic(topic_id, None),
         metadata.MetadataRequestTopic(UUID(int=9), None),
     ]
-    known, unknown = (
-        await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(requested))
-    ).topics
+    known, unknown = (await fixture.send_request(apis.METADATA, 12, topics=requested)).topics
     assert (known.name, known.topic_id, known.error_code) == ("a", topic_id, 0)
     assert (unknown.name, unknown.topic_id, unknown.error_code) == (
         None,
@@ -411,18 +371,12 @@ async def test_without_a_session_no_leader_is_reported(fixture: Fixture) -> None
     await asyncio.sleep(0)
     assert fixture.connection.closed
     with pytest.raises(CannotRespond, match="FindCoordinator"):
-        await fixture.send_request(
-            apis.FIND_COORDINATOR,
-            4,
-            find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]),
-        )
+        await fixture.send_request(apis.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
     with pytest.raises(CannotRespond, match="DescribeCluster"):
-        await fixture.send_request(
-            apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
-        )
+        await fixture.send_request(apis.DESCRIBE_CLUSTER, 1)
     assert (
         await fixture.send_request(
-            apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0")
+            apis.API_VERSIONS, 3, client_software_name="probe", client_software_version="1.0"
         )
     ).error_code == 0
 
@@ -470,30 +424,33 @@ def test_a_failure_is_reported_only_in_versions_with_an_error_field(
 # --- topics ---------------------------------------------------------------------------------------
 
 
-async def create(
-    fixture: Fixture, *topics: create_topics.CreatableTopic, version: int = 7
-) -> dict[str, Any]:
+def topic(name: str, partitions: int, factor: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": factor,
+        **fields,
+    }
+
+
+async def create(fixture: Fixture, *topics: dict[str, Any], version: int = 7) -> dict[str, Any]:
     response = await fixture.send_request(
-        apis.CREATE_TOPICS, version, create_topics.CreateTopicsRequest(topics, timeout_ms=5_000)
+        apis.CREATE_TOPICS, version, topics=list(topics), timeout_ms=5_000
     )
     return {topic.name: topic for topic in response.topics}
 
 
 async def test_create_topics_returns_a_result_for_each_topic(fixture: Fixture) -> None:
-    config = create_topics.CreatableTopicConfig("retention.ms", "5")
-    assigned = [
-        create_topics.CreatableReplicaAssignment(1, [1]),
-        create_topics.CreatableReplicaAssignment(0, [2, 1]),
-    ]
-    holes = [create_topics.CreatableReplicaAssignment(1, [1])]
+    first = {"partition_index": 1, "broker_ids": [1]}
+    assigned = [first, {"partition_index": 0, "broker_ids": [2, 1]}]
     created = await create(
         fixture,
-        create_topics.CreatableTopic("plain", 3, 1, configs=[config]),
-        create_topics.CreatableTopic("twice", 1, 1),
-        create_topics.CreatableTopic("twice", 1, 1),
-        create_topics.CreatableTopic("assigned", -1, -1, assigned),
-        create_topics.CreatableTopic("holes", -1, -1, holes),
-        create_topics.CreatableTopic("both", 2, 1, assigned),
+        topic("plain", 3, 1, configs=[{"name": "retention.ms", "value": "5"}]),
+        topic("twice", 1, 1),
+        topic("twice", 1, 1),
+        topic("assigned", -1, -1, assignments=assigned),
+        topic("holes", -1, -1, assignments=[first]),
+        topic("both", 2, 1, assignments=assigned),
     )
     assert {name: ErrorCode(topic.error_code) for name, topic in created.items()} == {
         "plain": ErrorCode.NONE,
@@ -511,13 +468,13 @@ async def test_create_topics_returns_a_result_for_each_topic(fixture: Fixture) -
 
 async def test_create_topics_maps_controller_errors_and_timeouts(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.TOPIC_EXISTS
-    created = await create(fixture, create_topics.CreatableTopic("a", 1, 1))
+    created = await create(fixture, topic("a", 1, 1))
     assert (created["a"].error_code, created["a"].error_message) == (
         ErrorCode.TOPIC_ALREADY_EXISTS,
         "because",
     )
     fixture.client.fail_with = TimeoutError("late")
-    created = await create(fixture, create_topics.CreatableTopic("a", 1, 1), version=2)
+    created = await create(fixture, topic("a", 1, 1), version=2)
     assert created["a"].error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -525,14 +482,10 @@ async def test_create_topics_maps_controller_errors_and_timeouts(fixture: Fixtur
 async def test_delete_topics_by_name_and_by_id(fixture: Fixture, version: int) -> None:
     topic_id = fixture.topic("a")
     if version >= 6:
-        states = [
-            delete_topics.DeleteTopicState(None, topic_id),
-            delete_topics.DeleteTopicState("gone", None),
-        ]
-        request = delete_topics.DeleteTopicsRequest(topics=states, timeout_ms=1_000)
+        fields = {"topics": [{"topic_id": topic_id}, {"name": "gone"}]}
     else:
-        request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"], timeout_ms=1_000)
-    response = await fixture.send_request(apis.DELETE_TOPICS, version, request)
+        fields = {"topic_names": ["a", "gone"]}
+    response = await fixture.send_request(apis.DELETE_TOPICS, version, **fields, timeout_ms=1_000)
     assert [(item.name, item.error_code) for item in response.responses] == [
         ("a", 0),
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -544,10 +497,10 @@ async def test_delete_topics_by_name_and_by_id(fixture: Fixture, version: int) -
 
 async def test_create_partitions_returns_the_error_of_the_controller(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.INVALID_PARTITIONS
-    request = create_partitions.CreatePartitionsRequest(
-        [create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000
+    topics = [{"name": "a", "count": 1, "assignments": None}]
+    response = await fixture.send_request(
+        apis.CREATE_PARTITIONS, 3, topics=topics, timeout_ms=1_000
     )
-    response = await fixture.send_request(apis.CREATE_PARTITIONS, 3, request)
     (result,) = response.results
     assert (result.name, result.error_code, result.error_message) == (
         "a",
@@ -563,18 +516,21 @@ async def test_describe_configs_of_topics_and_brokers(fixture: Fixture) -> None:
     fixture.topic("a")
     fixture.topic("b")
     fixture.image.apply_all([ConfigRecord(2, "b", "retention.ms", "7")])
-    resources = [
-        describe_configs.DescribeConfigsResource(2, "a", None),
-        describe_configs.DescribeConfigsResource(2, "b", ["retention.ms"]),
-        describe_configs.DescribeConfigsResource(2, "gone", None),
-        describe_configs.DescribeConfigsResource(4, "1", None),
-        describe_configs.DescribeConfigsResource(4, "2", None),
-        describe_configs.DescribeConfigsResource(99, "1", None),
-    ]
-    request = describe_configs.DescribeConfigsRequest(
-        resources, include_synonyms=True, include_documentation=True
+    resources = [(2, "a"), (2, "b"), (2, "gone"), (4, "1"), (4, "2"), (99, "1")]
+    response = await fixture.send_request(
+        apis.DESCRIBE_CONFIGS,
+        4,
+        resources=[
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configuration_keys": ["retention.ms"] if name == "b" else None,
+            }
+            for kind, name in resources
+        ],
+        include_synonyms=True,
+        include_documentation=True,
     )
-    response = await fixture.send_request(apis.DESCRIBE_CONFIGS, 4, request)
     assert [ErrorCode(result.error_code) for result in response.results] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
@@ -601,33 +557,26 @@ async def test_defaults_for_the_wal_store_are_described_as_defaults(
 ) -> None:
     stream = StreamConfig(wal_linger_ms=given, defaults=CHEAP_WAL_STORE.values)
     fixture.node.static_settings = replace(fixture.node.static_settings, stream=stream)
-    resource = describe_configs.DescribeConfigsResource(4, "1", ["wal.linger.ms"])
-    request = describe_configs.DescribeConfigsRequest([resource], include_synonyms=True)
-    response = await fixture.send_request(apis.DESCRIBE_CONFIGS, 4, request)
+    resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["wal.linger.ms"]}
+    response = await fixture.send_request(
+        apis.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=True
+    )
     (linger,) = response.results[0].configs
     assert (linger.value, linger.config_source) == (value, source)
     assert [found.value for found in linger.synonyms] == [value, "0"][-2 if given else -1 :]
 
 
 async def test_describe_cluster_lists_brokers_and_the_controller(fixture: Fixture) -> None:
-    response = await fixture.send_request(
-        apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
-    )
+    response = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1)
     assert (response.cluster_id, response.controller_id, len(response.brokers)) == ("c-1", 1, 2)
-    response = await fixture.send_request(
-        apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest(endpoint_type=2)
-    )
+    response = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, endpoint_type=2)
     assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
 async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture) -> None:
     fixture.image.apply_all([broker_record(2, fenced=True)])
     shown = [
-        await fixture.send_request(
-            apis.DESCRIBE_CLUSTER,
-            2,
-            describe_cluster.DescribeClusterRequest(include_fenced_brokers=requested),
-        )
+        await fixture.send_request(apis.DESCRIBE_CLUSTER, 2, include_fenced_brokers=requested)
         for requested in (False, True)
     ]
     assert [
@@ -636,29 +585,36 @@ async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture
 
 
 async def test_producer_ids_are_unique_and_blocks_are_used_up(fixture: Fixture) -> None:
-    request = init_producer_id.InitProducerIdRequest(None, 60_000)
+    request = {"transactional_id": None, "transaction_timeout_ms": 60_000}
     given = [
-        (await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)).producer_id
+        (await fixture.send_request(apis.INIT_PRODUCER_ID, 4, **request)).producer_id
         for _ in range(5)
     ]
     assert given == [2, 3, 4, 5, 6]
     assert len(fixture.client.requested) == 3
     response = await fixture.send_request(
-        apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1)
+        apis.INIT_PRODUCER_ID,
+        4,
+        transactional_id="tx",
+        transaction_timeout_ms=60_000,
+        producer_id=5,
+        producer_epoch=-1,
     )
     assert response.error_code == ErrorCode.INVALID_REQUEST, "an epoch belongs to the producer id"
     fixture.client.fail_with = TimeoutError()
-    await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)
-    response = await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)
+    await fixture.send_request(apis.INIT_PRODUCER_ID, 4, **request)
+    response = await fixture.send_request(apis.INIT_PRODUCER_ID, 4, **request)
     assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 # --- frozen topics --------------------------------------------------------------------------------
 
 
-async def ask_frozen(fixture: Fixture, *requested: metadata.MetadataRequestTopic) -> Any:
-    request = metadata.MetadataRequest(list(requested), frozen_topics=True)
-    return (await fixture.send_request(apis.METADATA, apis.METADATA.max, request)).topics
+async def ask_frozen(fixture: Fixture, *requested: dict[str, Any]) -> Any:
+    response = await fixture.send_request(
+        apis.METADATA, apis.METADATA.max, topics=list(requested), frozen_topics=True
+    )
+    return response.topics
 
 
 async def test_frozen_topics_are_returned_only_on_request(fixture: Fixture) -> None:
@@ -674,8 +630,8 @@ async def test_frozen_topics_are_returned_only_on_request(fixture: Fixture) -> N
             *partition[1:],
         ]
     )
-    for request in (metadata.MetadataRequest(None), metadata.MetadataRequest(frozen_topics=False)):
-        response = await fixture.send_request(apis.METADATA, 12, request)
+    for request in ({"topics": None}, {"frozen_topics": False}):
+        response = await fixture.send_request(apis.METADATA, 12, **request)
         assert {topic.topic_id for topic in response.topics} <= {kept}
     listed = await ask_frozen(fixture)
     assert [topic.name for topic in listed] == [f"gone@{gone}", "kept@s"]
@@ -693,10 +649,10 @@ async def test_frozen_topics_are_returned_only_on_request(fixture: Fixture) -> N
         {"g": {0: 2}},
     )
     requested = [
-        metadata.MetadataRequestTopic(name="kept@s"),
-        metadata.MetadataRequestTopic(topic_id=gone, name=None),
-        metadata.MetadataRequestTopic(name="kept"),
-        metadata.MetadataRequestTopic(topic_id=kept, name=None),
+        {"name": "kept@s"},
+        {"topic_id": gone, "name": None},
+        {"name": "kept"},
+        {"topic_id": kept, "name": None},
     ]
     assert [topic.error_code for topic in await ask_frozen(fixture, *requested)] == [
         0,

@@ -331,9 +331,7 @@ async def test_an_id_in_a_request_is_resolved_once(
 async def test_one_controller_read_serves_all_groups_of_a_request(world: World) -> None:
     topics = [offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     groups = [offset_fetch.OffsetFetchRequestGroup(f"g{at}", topics=topics) for at in range(50)]
-    await world.fixture.send_request(
-        apis.OFFSET_FETCH, 9, offset_fetch.OffsetFetchRequest(groups=groups)
-    )
+    await world.fixture.send_request(apis.OFFSET_FETCH, 9, groups=groups)
     assert world.reads == 1
 
 
