@@ -104,7 +104,6 @@ async def test_an_attempt_from_before_a_leader_change_has_no_effect(
     changed = await _attempt(channel, m.RemoveController(node_id=0), m.Reply[m.ItemResult], epoch=1)
     assert changed.status is m.Status.STALE_CONTROLLER_EPOCH, "also about the quorum"
     await channel.close()
-    await client.close()
 
 
 async def test_an_attempt_from_before_an_abandoned_transfer_has_no_effect(quorum: Quorum) -> None:

@@ -356,7 +356,6 @@ async def test_a_fence_in_the_backup_stops_the_controller(start: Start) -> None:
     assert failed is not None
     with pytest.raises(BackupFenced, match="a recovery fenced this log"):
         await asyncio.wait_for(asyncio.shield(failed), PATIENCE_S)
-    await client.close()
 
 
 async def test_another_history_under_the_same_cluster_id_stops_the_controller(start: Start) -> None:

@@ -181,4 +181,3 @@ async def test_a_report_of_an_earlier_start_is_rejected(cluster: Cluster) -> Non
     assert (await client.propose_moves(ProposeMoves())).before[
         0
     ].note == "has not reported its load"
-    await client.close()

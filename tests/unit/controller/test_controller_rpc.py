@@ -132,7 +132,6 @@ async def test_a_controller_on_port_zero_reports_its_port_and_describes_itself(
     assert status.cluster_id == cluster.server.cluster_id
     assert status.controller_epoch == 1
     assert status.committed_offset >= 1
-    await client.close()
 
 
 async def test_the_image_of_the_client_contains_a_change_when_the_call_returns(
@@ -472,7 +471,6 @@ async def test_a_follower_rejects_metadata_that_went_back(start: Start, tmp_path
     await cluster.server.start()
     await until(lambda: not observer.regression)
     await observer.stop()
-    await client.close()
 
 
 async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_given_cluster(
@@ -546,7 +544,6 @@ async def test_a_call_without_a_controller_fails_at_its_deadline(start: Start) -
     await cluster.server.stop()
     with pytest.raises(TimeoutError, match="no response from the controller"):
         await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=0.3)
-    await client.close()
 
 
 async def test_oversized_and_malformed_messages_are_rejected(start: Start) -> None:
@@ -564,7 +561,6 @@ async def test_oversized_and_malformed_messages_are_rejected(start: Start) -> No
     )
     assert reply.status is m.Status.INVALID_REQUEST
     await channel.close()
-    await client.close()
 
 
 async def test_a_broker_that_shuts_down_orderly_needs_no_recovery(start: Start) -> None:
@@ -628,7 +624,6 @@ async def test_a_failed_journal_stops_the_controller_without_exposing_uncommitte
     assert follower.offset == offset
     assert follower.image.kv.get("k") is None
     await follower.stop()
-    await client.close()
 
 
 @pytest.mark.parametrize("is_old", [False, True])
