@@ -12,7 +12,8 @@ from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import iso_time
-from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed, Refused
+from penstock.protocol.error_codes import explain
 from penstock.protocol.frozen_topics import FrozenTopicInfo
 from penstock.stream.format.manifest.model import in_snapshot
 
@@ -64,8 +65,8 @@ def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[Fr
     problems = create_forks(bootstrap, wanted)
     if problems:
         # One invalid topic rejects the whole request; its reason does not mention another topic.
-        reason = min(problems.values(), key=len)
-        raise KafkaFailed(f"snapshot {name!r} was not created: {reason}")
+        reason = min(problems.values(), key=lambda item: len(item.error_message or ""))
+        raise Refused(f"snapshot {name!r} was not created", reason.error_code, reason.error_message)
     return frozen_topics(bootstrap, list(wanted))
 
 
@@ -160,7 +161,8 @@ def restore(
     problems = create_forks(bootstrap, {name: full_name(topic) for name, topic in names.items()})
     views: list[RestoredView] = []
     for name, topic in names.items():
-        found = [problems[name]] if name in problems else []
+        problem = problems.get(name)
+        found = [] if problem is None else [explain(problem.error_code, problem.error_message)]
         count = 0
         if groups and not found:
             count, found = _reset_groups(kafka, name, topic.group_offsets)

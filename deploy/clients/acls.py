@@ -13,7 +13,7 @@ from penstock.base.principal import Principal
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed, Refused
+from penstock.protocol.client.errors import Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
@@ -198,10 +198,10 @@ def _sorted(views: Iterable[AclView]) -> list[AclView]:
     )
 
 
-def _refused(failed: str, code: int, message: str | None) -> KafkaFailed:
-    error = Refused(failed, code, message)
-    if known_code(code) is not ErrorCode.SECURITY_DISABLED:
-        return error
-    return KafkaFailed(
-        f"{error}: set authorizer.class.name on all brokers, or try `penstock dev --secure`"
-    )
+def _refused(failed: str, code: int, message: str | None) -> Refused:
+    if known_code(code) is ErrorCode.SECURITY_DISABLED:
+        message = (
+            "no authorizer is configured: set authorizer.class.name on all brokers, or try"
+            " `penstock dev --secure`"
+        )
+    return Refused(failed, code, message)

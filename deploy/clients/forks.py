@@ -9,16 +9,17 @@ from typing import Final
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.errors import check
-from penstock.protocol.error_codes import explain
 from penstock.protocol.gen import create_topics, delete_topics
 
 FORK_SOURCE: Final = "penstock.fork.source"
 _TIMEOUT_MS: Final = 30_000
 
 
-def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
+def create_forks(
+    bootstrap: str, sources: Mapping[str, str]
+) -> dict[str, create_topics.CreatableTopicResult]:
     """Create topics that begin with the logs of others. sources: by name of the new topic. Return
-    the reasons why topics were not created, by name.
+    the results of topics that were not created, by name.
     """
     request = create_topics.CreateTopicsRequest(
         topics=[
@@ -33,11 +34,7 @@ def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
         response = client.send_request(
             apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse
         )
-    return {
-        item.name: explain(item.error_code, item.error_message)
-        for item in response.topics
-        if item.error_code
-    }
+    return {item.name: item for item in response.topics if item.error_code}
 
 
 def delete_all(bootstrap: str, names: Sequence[str]) -> None:

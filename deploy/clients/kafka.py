@@ -285,10 +285,11 @@ class Kafka:
         """Set the committed offsets of a consumer group without members for a topic."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        wanted = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
-        request = ConsumerGroupTopicPartitions(group, wanted)
-        futures = self._admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT_S)
         failed = f"offsets of group {group!r} were not set; stop its members"
+        with accepted_by_client(f"offsets of group {group!r} were not set"):
+            wanted = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
+            request = ConsumerGroupTopicPartitions(group, wanted)
+            futures = self._admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT_S)
         response: Any = self._result(futures[group], failed)
         for part in response.topic_partitions:
             if part.error is not None:

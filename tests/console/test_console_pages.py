@@ -62,6 +62,15 @@ MISSING = (
     "/snapshots/restore?name=missing",
     "/configs?broker=99",
 )
+ACL = {
+    "permission": "allow",
+    "principal": "User:alice",
+    "operation": "read",
+    "resource": "topic",
+    "name": "orders",
+    "pattern": "literal",
+    "host": "*",
+}
 MISSING_CHANGES = (
     ("/topics/missing/delete", {"confirm": "missing"}),
     ("/topics/missing/configs", {"key": "retention.ms", "value": "1000"}),
@@ -96,6 +105,9 @@ def test_what_does_not_exist_is_not_reported_as_a_failure(console: ConsoleProces
         ("/configs", {"key": "log.cleaner.enablex", "value": "true"}),
         ("/topics", {"name": "new", "partitions": "1", "configs": "retention.msx=1000"}),
         ("/topics", {"name": "orders", "partitions": "1", "configs": ""}),
+        ("/groups/reset", {"id": "", "confirm": "", "topic": "orders", "to": "latest"}),
+        ("/snapshots", {"name": "a/b", "topics": "orders"}),
+        ("/security/acls/remove", {**ACL, "confirm": ACL["principal"]}),
     ],
 )
 def test_invalid_change_is_not_reported_as_a_failure(

@@ -359,7 +359,7 @@ async def test_acls_command_explains_invalid_options(
 
 async def test_acls_command_reports_a_missing_authorizer(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
-        with pytest.raises(KafkaFailed, match=r"No Authorizer .*: set authorizer"):
+        with pytest.raises(KafkaFailed, match=r"no authorizer .*: set authorizer"):
             await Cli(cluster, tmp_path).run("acls", "list")
 
 
