@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from penstock.lake.sql.process_messages import (
     decode_frame,
     framed,
 )
-from penstock.lake.sql.session import SessionOptions
+from penstock.lake.sql.session import SessionOptions, temporary_directory
 
 _CANCEL_POLL_S: Final = 0.05
 _ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
@@ -65,7 +64,7 @@ class StatementProcess:
         self._warnings: list[str] = []
         self._is_ended = False
         self._closing = Lock()
-        self._temp = tempfile.mkdtemp(prefix="penstock-sql-", dir=options.temp_directory or None)
+        self._temp = temporary_directory(options.temp_directory)
         self._connection, theirs = socket.socketpair()
         try:
             with theirs:
@@ -83,7 +82,7 @@ class StatementProcess:
         request = RunStatement(
             store,
             query,
-            replace(options, temp_directory=self._temp),
+            replace(options, temp_directory=str(self._temp)),
             limits.max_rows,
             None if self._deadline_s is None else self._deadline_s - time.monotonic(),
             limits.max_bytes,

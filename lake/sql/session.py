@@ -101,7 +101,7 @@ class Session:
         wal_store = self._options.wal_store
         tail = check_tail(self._options.tail, wal_store)
         self._cluster = StoreCluster(store, self._options.cluster_id, wal_store, tail)
-        self._temp = _temporary(self._options.temp_directory)
+        self._temp = temporary_directory(self._options.temp_directory)
         self._topic_ids: dict[tuple[str, str], UUID] = {}
         """Topic ids by topic and snapshot, as of the last refresh."""
         self._schemas: dict[_SchemaKey, TopicSchema] = {}
@@ -383,8 +383,8 @@ def _unlisted_field(name: str) -> str:
     return f"a field that is not a column: decode(_value)->>{text_literal(path)}"
 
 
-def _temporary(directory: str) -> Path:
-    """Create a directory for temporary files. Raise SqlError."""
+def temporary_directory(directory: str) -> Path:
+    """Create a directory below `directory`, by default that of the system. Raise SqlError."""
     try:
         return Path(tempfile.mkdtemp(prefix="penstock-sql-", dir=directory or None))
     except OSError as error:

@@ -499,13 +499,16 @@ def test_errors_list_existing_topics_and_columns(sql: Sql, tmp_path: Path) -> No
         with pytest.raises(SqlError, match=f"(?i){message}"):
             sql(query)
     assert list(tmp_path.iterdir()) == []
-    for option, value, message in (
-        ("memory_limit", "lots", "memory_limit 'lots'"),
-        ("temp_directory", f"{tmp_path}/none", "temp_directory .*/none' cannot be used: No such"),
-        ("snapshot", "none", "no topic has a snapshot 'none'; `penstock snapshots list`"),
-    ):
+    missing = {"temp_directory": f"{tmp_path}/none"}
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"memory_limit": "lots"}, "memory_limit 'lots'"),
+        (missing, "temp_directory .*/none' cannot be used: No such"),
+        (missing | {"cancel": threading.Event()}, "temp_directory .*/none' cannot be used"),
+        ({"snapshot": "none"}, "no topic has a snapshot 'none'; `penstock snapshots list`"),
+    ]
+    for options, message in refused:
         with pytest.raises(SqlError, match=message):
-            sql("SELECT * FROM orders", **{option: value})
+            sql("SELECT * FROM orders", **options)
     with pytest.raises(ValueError, match="max_rows must not be negative, got -1"):
         sql("SELECT 1", max_rows=-1)
 
