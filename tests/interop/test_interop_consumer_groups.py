@@ -4,13 +4,12 @@ requests, and Kafka's tools and consumer run against both.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
@@ -18,26 +17,17 @@ from penstock.broker.groups.classic.embedded import decode_assignment
 from penstock.broker.groups.common.model import GroupType
 from penstock.broker.groups.common.records import (
     ConsumerRecordKind,
-    decode_consumer_key,
-    encode_consumer_key,
 )
 from penstock.broker.groups.consumer.model import MemberMetadata
-from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.apis import ApiSpec
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
-    delete_groups,
     describe_groups,
-    find_coordinator,
     heartbeat,
     join_group,
     leave_group,
-    list_groups,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -47,6 +37,8 @@ from penstock.protocol.gen.consumer_group_heartbeat import ConsumerGroupHeartbea
 from penstock.protocol.primitives import Writer
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tests.support.group_client import GroupClient
+from tests.support.group_records import decode_unchanged
 from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
 from tests.support.kafka_comparison import Step, compare, hold
@@ -56,58 +48,17 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = {"pages": 4, "clicks": 2, "views": 7, "visits": 7}
 NODE_ID = 1
-_RETRIED = {
-    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
-    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    int(ErrorCode.NOT_COORDINATOR),
-}
 
 
-class Conversation:
+class Conversation(GroupClient):
     """A connection that tracks the state of members as clients do."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self._client = WireClient(address)
+        super().__init__(address, TOPICS)
         self.owned: dict[str, dict[str, list[int]]] = {}
-        self.epochs: dict[str, int] = {}
         self.classic = ""
         self.generation = -1
         self.classic_owned: dict[str, list[int]] = {}
-        for topic, count in TOPICS.items():
-            self._create(topic, count)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _create(self, topic: str, count: int) -> None:
-        if topic not in self._topic_ids():
-            create_topic(self.address, topic, count)
-
-    def _topic_ids(self) -> dict[str, UUID]:
-        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: topic["topic_id"] for topic in response["topics"]}
-
-    def send_request(self, api: ApiSpec, request: object) -> Any:
-        response = self._client.send_request(api, request, object)
-        return msgspec.to_builtins(response, builtin_types=(UUID, bytes))
-
-    def coordinate(self, *groups: str) -> None:
-        """Wait until the groups have a coordinator."""
-        for group in groups:
-            find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
-            fetch = offset_fetch.OffsetFetchRequest(
-                groups=[offset_fetch.OffsetFetchRequestGroup(group, topics=[])]
-            )
-            wait_until(
-                lambda find=find, fetch=fetch: (
-                    not self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0][
-                        "error_code"
-                    ]
-                    and self.send_request(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
-                    not in _RETRIED
-                )
-            )
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
         """Send a heartbeat, by default with the partitions that the member owns."""
@@ -119,7 +70,7 @@ class Conversation:
             topic_partitions=None
             if owned is None
             else [
-                consumer_group_heartbeat.TopicPartitions(self._topic_ids()[name], indexes)
+                consumer_group_heartbeat.TopicPartitions(self.topic_ids()[name], indexes)
                 for name, indexes in owned.items()
             ],
             **fields,
@@ -128,13 +79,9 @@ class Conversation:
         if response["error_code"] == 0:
             self.epochs[member] = response["member_epoch"]
         if response["assignment"] is not None:
-            response["assignment"] = self._named(response["assignment"]["topic_partitions"])
+            response["assignment"] = self.named(response["assignment"]["topic_partitions"])
             self.owned[member] = response["assignment"]
         return response
-
-    def _named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
-        names = {topic_id: name for name, topic_id in self._topic_ids().items()}
-        return {names[topic["topic_id"]]: sorted(topic["partitions"]) for topic in topics}
 
     def join(self, group: str, member: str, *names: str, **fields: Any) -> Any:
         fields = {
@@ -213,7 +160,7 @@ class Conversation:
             member_id=member,
             topics=[
                 offset_commit.OffsetCommitRequestTopic(
-                    self._topic_ids().get(topic, UUID(int=77)),
+                    self.topic_ids().get(topic, UUID(int=77)),
                     partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)],
                 )
             ],
@@ -233,7 +180,7 @@ class Conversation:
                     if is_every_topic
                     else [
                         offset_fetch.OffsetFetchRequestTopics(
-                            self._topic_ids()["pages"], partition_indexes=[0]
+                            self.topic_ids()["pages"], partition_indexes=[0]
                         ),
                         offset_fetch.OffsetFetchRequestTopics(
                             UUID(int=77), partition_indexes=[0, 9]
@@ -245,7 +192,7 @@ class Conversation:
             ]
         )
         groups = self.send_request(apis.OFFSET_FETCH, request)["groups"]
-        names = {topic_id: name for name, topic_id in self._topic_ids().items()}
+        names = {topic_id: name for name, topic_id in self.topic_ids().items()}
         for found in groups:
             for topic in found["topics"]:
                 topic["topic_id"] = names.get(topic["topic_id"], topic["topic_id"])
@@ -256,21 +203,10 @@ class Conversation:
         (described,) = self.send_request(apis.CONSUMER_GROUP_DESCRIBE, request)["groups"]
         for member in described["members"]:
             for name in ("assignment", "target_assignment"):
-                member[name] = self._named(member[name]["topic_partitions"])
+                member[name] = self.named(member[name]["topic_partitions"])
             member["subscribed_topic_names"].sort()
         described["members"].sort(key=lambda member: member["member_id"])
         return described
-
-    def listed(self, group: str, **filters: Any) -> Any:
-        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))[
-            "groups"
-        ]
-        return [found for found in groups if found["group_id"] == group]
-
-    def delete(self, group: str) -> Any:
-        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
-            "results"
-        ]
 
 
 def _write_partitions(writer: Writer, partitions: dict[str, list[int]]) -> None:
@@ -645,19 +581,11 @@ async def test_group_records_of_kafka_are_decoded_and_encoded_unchanged(peer: st
     records = await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC)
     kinds: set[ConsumerRecordKind] = set()
     classic_count = 0
-    for key, value in records:
-        decoded = decode_consumer_key(key)
-        if decoded is None or decoded.kind.group_type is not GroupType.CONSUMER:
-            continue
-        assert encode_consumer_key(decoded) == key
-        if value is None:
-            continue
-        kinds.add(decoded.kind)
-        found = decode_consumer_value(decoded.kind, value)
-        written = encode_consumer_value(decoded.kind, found)
-        # Kafka does not sort topics and partitions.
-        assert sorted(written) == sorted(value), (decoded, value)
-        assert decode_consumer_value(decoded.kind, written) == found
+    for key, found in decode_unchanged(
+        records, lambda key: key.kind.group_type is GroupType.CONSUMER
+    ):
+        if found is not None:
+            kinds.add(key.kind)
         classic_count += isinstance(found, MemberMetadata) and found.classic is not None
     expected = {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.CONSUMER}
     assert kinds == expected - {ConsumerRecordKind.PARTITION_METADATA}

@@ -8,17 +8,13 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 from penstock.broker.groups.common.model import GroupType
 from penstock.broker.groups.common.records import (
     ConsumerRecordKind,
-    decode_consumer_key,
-    encode_consumer_key,
 )
-from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
 from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.broker.groups.share.state.records import (
     decode_share_key,
@@ -26,14 +22,11 @@ from penstock.broker.groups.share.state.records import (
     encode_share_key,
     encode_share_value,
 )
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
-from penstock.protocol.apis import ApiSpec
-from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.client.brokers import MOVED
 from penstock.protocol.gen import (
     alter_share_group_offsets,
     consumer_group_heartbeat,
-    delete_groups,
     delete_share_group_offsets,
     delete_share_group_state,
     describe_groups,
@@ -42,8 +35,6 @@ from penstock.protocol.gen import (
     heartbeat,
     initialize_share_group_state,
     join_group,
-    list_groups,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -53,8 +44,9 @@ from penstock.protocol.gen import (
     share_group_heartbeat,
     write_share_group_state,
 )
-from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.group_client import GroupClient
+from tests.support.group_records import decode_unchanged
 from tests.support.in_thread import in_thread
 from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
@@ -69,34 +61,13 @@ NODE_ID = 1
 COMMIT, FETCH = (replace(api, max=9) for api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH))
 """The last version that contains topic names; later ones contain ids."""
 UNKNOWN_TOPIC = UUID(int=99)
-_RETRIED = {
-    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
-    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    int(ErrorCode.NOT_COORDINATOR),
-}
 
 
-class Conversation:
+class Conversation(GroupClient):
     """A connection that tracks the epochs of members as clients do."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self._client = WireClient(address)
-        self.epochs: dict[str, int] = {}
-        for topic, count in TOPICS.items():
-            if topic not in self.topic_ids():
-                create_topic(self.address, topic, count)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def topic_ids(self) -> dict[str, UUID]:
-        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: topic["topic_id"] for topic in response["topics"]}
-
-    def send_request(self, api: ApiSpec, request: object) -> Any:
-        response = self._client.send_request(api, request, object)
-        return msgspec.to_builtins(response, builtin_types=(UUID, bytes))
+        super().__init__(address, TOPICS)
 
     def find(self, key: str, key_type: int) -> Any:
         request = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
@@ -111,7 +82,7 @@ class Conversation:
             wait_until(
                 lambda group=group: (
                     not self.find(group, 0)["error_code"]
-                    and self.describe(group)["error_code"] not in _RETRIED
+                    and self.describe(group)["error_code"] not in MOVED
                 )
             )
             for topic, count in TOPICS.items():
@@ -120,7 +91,7 @@ class Conversation:
                     wait_until(
                         lambda key=key, topic=topic, index=index, group=group: (
                             not self.find(key.coordinator_key, 2)["error_code"]
-                            and self.summary(group, topic, index)["error_code"] not in _RETRIED
+                            and self.summary(group, topic, index)["error_code"] not in MOVED
                         )
                     )
 
@@ -135,7 +106,7 @@ class Conversation:
         if response["error_code"] == 0:
             self.epochs[member] = response["member_epoch"]
         if response["assignment"] is not None:
-            response["assignment"] = self._named(response["assignment"]["topic_partitions"])
+            response["assignment"] = self.named(response["assignment"]["topic_partitions"])
         return response
 
     def join(self, group: str, member: str, *names: str, **fields: Any) -> Any:
@@ -155,29 +126,14 @@ class Conversation:
 
         wait_until(is_settled)
 
-    def _named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
-        names = {topic_id: name for name, topic_id in self.topic_ids().items()}
-        return {names[topic["topic_id"]]: sorted(topic["partitions"]) for topic in topics}
-
     def describe(self, group: str) -> Any:
         request = share_group_describe.ShareGroupDescribeRequest([group])
         (described,) = self.send_request(apis.SHARE_GROUP_DESCRIBE, request)["groups"]
         for member in described["members"]:
-            member["assignment"] = self._named(member["assignment"]["topic_partitions"])
+            member["assignment"] = self.named(member["assignment"]["topic_partitions"])
             member["subscribed_topic_names"].sort()
         described["members"].sort(key=lambda member: member["member_id"])
         return described
-
-    def listed(self, group: str, **filters: Any) -> Any:
-        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))[
-            "groups"
-        ]
-        return [found for found in groups if found["group_id"] == group]
-
-    def delete(self, group: str) -> Any:
-        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
-            "results"
-        ]
 
     def described_offsets(
         self, group: str, *topics: tuple[str, list[int]], every: bool = False
@@ -626,18 +582,10 @@ async def test_group_records_of_kafka_are_decoded_and_encoded_unchanged(peer: st
     for scenario in (membership, states):
         await asyncio.to_thread(hold, Conversation, peer, scenario)
     kinds: set[ConsumerRecordKind] = set()
-    for key, value in await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC):
-        decoded = decode_consumer_key(key)
-        if decoded is None or decoded.kind.group_type is not GroupType.SHARE:
-            continue
-        assert encode_consumer_key(decoded) == key
-        if value is not None:
-            kinds.add(decoded.kind)
-            found = decode_consumer_value(decoded.kind, value)
-            written = encode_consumer_value(decoded.kind, found)
-            # Kafka does not sort topics and partitions.
-            assert sorted(written) == sorted(value), (decoded, value)
-            assert decode_consumer_value(decoded.kind, written) == found
+    records = await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC)
+    for key, found in decode_unchanged(records, lambda key: key.kind.group_type is GroupType.SHARE):
+        if found is not None:
+            kinds.add(key.kind)
     assert kinds == {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.SHARE}
     seen: set[int] = set()
     for key, value in await asyncio.to_thread(read_internal_topic, peer, SHARE_STATES_TOPIC):
