@@ -42,11 +42,6 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> SecureFiles:
-    return SecureFiles(tmp_path / "security")
-
-
-@pytest.fixture
 async def cluster(tmp_path: Path, files: SecureFiles) -> AsyncIterator[Cluster]:
     async with secure_cluster(tmp_path, "SASL_SSL", "SASL_PLAINTEXT", files=files) as cluster:
         await create_user(cluster, USER, PASSWORD)

@@ -55,11 +55,6 @@ FAULTS = {
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> SecureFiles:
-    return SecureFiles(tmp_path / "security")
-
-
-@pytest.fixture
 async def cluster(tmp_path: Path, files: SecureFiles) -> AsyncIterator[Cluster]:
     security = {
         "ssl_client_auth": "required",

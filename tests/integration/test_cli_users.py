@@ -29,11 +29,6 @@ ASSERTING = (
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> SecureFiles:
-    return SecureFiles(tmp_path / "security")
-
-
-@pytest.fixture
 async def cluster(tmp_path: Path, files: SecureFiles) -> AsyncIterator[Cluster]:
     async with secure_cluster(tmp_path, "SASL_SSL", files=files) as cluster:
         yield cluster

@@ -32,13 +32,7 @@ SLOW_DISK = ("--accept", "controller-disk-slow")
 """Excludes the disk of the test machine; tests/unit/deploy/test_deploy_doctor.py tests that check.
 """
 
-
-@pytest.fixture(autouse=True)
-def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the loggers of this process. Otherwise the command binds all of them to its own stderr,
-    which is closed at its end.
-    """
-    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,7 @@ from tests.support.waiting import wait_until
 
 COUNT = 100
 
-
-@pytest.fixture(autouse=True)
-def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the loggers of this process. Otherwise the command binds all of them to its own stderr,
-    which is closed at its end.
-    """
-    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:

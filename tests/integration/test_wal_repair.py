@@ -21,10 +21,7 @@ from tests.support.waiting import wait_until
 
 SLOTS = 12
 
-
-@pytest.fixture(autouse=True)
-def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kafka import LIGHT_JVM, KafkaMissing, kafka
+from tests.interop.both import Both
 from tests.support.apicurio import fetch_apicurio
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
@@ -63,3 +64,8 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """Start a cluster whose first broker has the id of Kafka's only broker."""
     async with marked_cluster(request, tmp_path, first_id=1) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
+    return Both(java, peer, cluster)

@@ -21,10 +21,8 @@ from penstock.protocol.gen import (
 )
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, confluent_consumer
-from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
 from tests.support.hanging import HANGING_ID, produce_hanging
-from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -36,11 +34,6 @@ NODE_ID = 1
 """The id of the only broker on both sides."""
 
 pytestmark = pytest.mark.cluster(transaction_partition_verification_enable=False)
-
-
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
 
 
 # --- DescribeTopicPartitions ----------------------------------------------------------------------

@@ -35,11 +35,6 @@ SESSION = "consumer.session.timeout.ms"
 HEARTBEAT = "consumer.heartbeat.interval.ms"
 
 
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
-
-
 async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, Any]:
     """Return the configs by name, with all fields except the documentation."""
     requested = describe_configs.DescribeConfigsRequest(

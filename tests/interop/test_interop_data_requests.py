@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
@@ -26,9 +25,7 @@ from penstock.protocol.gen import (
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.clients import produce as produce_records
-from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
-from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
 NODE_ID = 1
@@ -37,11 +34,6 @@ STRANGER = 5
 UNKNOWN_ID = UUID(int=STRANGER)
 CONSUMER, DEBUGGING, OTHER = -1, -2, -3
 LATEST, NEWEST = -1, -3
-
-
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
 
 
 def _topic_id(address: str, topic: str) -> UUID:

@@ -12,9 +12,7 @@ from penstock.protocol.gen import alter_client_quotas as altering
 from penstock.protocol.gen import create_partitions, create_topics, delete_topics, metadata
 from penstock.protocol.gen import describe_client_quotas as describing
 from tests.interop.both import Both
-from tests.support.cluster import Cluster
 from tests.support.host_client import HostClient
-from tests.support.java import JavaHome
 from tests.support.waiting import until
 
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -104,8 +102,7 @@ FILTERS: list[list[tuple[str, int, str | None]]] = [
 
 
 @pytest.fixture
-async def both(java: JavaHome, peer: str, cluster: Cluster) -> AsyncIterator[Both]:
-    both = Both(java, peer, cluster)
+async def both(both: Both) -> AsyncIterator[Both]:
     yield both
     await remove_all(both)
 

@@ -23,8 +23,6 @@ from penstock.protocol.batch.header import (
 )
 from penstock.protocol.gen import fetch, produce
 from tests.interop.both import Both
-from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
 from tests.support.record_cases import (
     ACCEPTED,
     ANY,
@@ -88,11 +86,6 @@ class Talk:
 
     def _send_request(self, api: ApiSpec, request: object, version: int) -> Any:
         return self._client.send_request(api, request, object, version=version)
-
-
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
 
 
 async def _topics(both: Both) -> dict[tuple[tuple[str, str], ...], str]:

@@ -4,14 +4,10 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol.batch.compression import Compression
 from tests.interop.both import Both
 from tests.support.bad_batches import store
-from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
 from tests.support.record_cases import build, record
 
 _NONE = -1
@@ -45,11 +41,6 @@ def batch(now_ms: int, offsets_ms: Sequence[int]) -> bytes:
         "max_timestamp": -1 if newest == _NONE else newest,
     }
     return build(data, len(offsets_ms), header, Compression.NONE, now_ms)
-
-
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
 
 
 async def test_offsets_by_time_skip_records_without_timestamps_as_in_kafka(both: Both) -> None:

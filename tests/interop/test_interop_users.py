@@ -16,7 +16,6 @@ from penstock.protocol.gen import alter_user_scram_credentials as altering
 from penstock.protocol.gen import describe_user_scram_credentials as describing
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S
-from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.java_tools import ToolRunner
 from tests.support.secure_cluster import (
@@ -32,11 +31,6 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
-
-
-@pytest.fixture
-def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
-    return Both(java, peer, cluster)
 
 
 def upsertion(name: str, mechanism: int = 2, iterations: int = 4_096) -> Any:
