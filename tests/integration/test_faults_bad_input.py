@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,9 +35,9 @@ from tests.support.waiting import PATIENCE_S
 Logs = list[MutableMapping[str, Any]]
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
+@contextlib.asynccontextmanager
+async def with_topics(directory: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(directory) as cluster:
         topics = [
             NewTopic(name="sound"),
             NewTopic(name="unchecked", configs={"record.validation": "header"}),
@@ -46,6 +47,18 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await cluster.broker.client.create_topics(CreateTopics(topics=topics))
         for topic in topics:
             await cluster.until_served(topic.name)
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with with_topics(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    async with with_topics(tmp_path_factory.mktemp("shared")) as cluster:
         yield cluster
 
 
@@ -279,9 +292,10 @@ async def test_fetch_and_produce_to_missing_offsets_partitions_and_topics(
 # ---------------------------------------------------------------
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("api", [pytest.param(api, id=api.name) for api in apis.APIS.values()])
 async def test_requests_with_random_fields_never_crash_the_broker(
-    cluster: Cluster, logs: Logs, api: apis.ApiSpec
+    shared: Cluster, logs: Logs, api: apis.ApiSpec
 ) -> None:
     """Fields contain any value of their type, often names and numbers that exist."""
     requests = await asyncio.to_thread(examples, api)
@@ -289,7 +303,7 @@ async def test_requests_with_random_fields_never_crash_the_broker(
     in_turn = asyncio.Semaphore(16)
 
     async def send_request(version: int, request: Any) -> None:
-        async with in_turn, Attacker.connected(cluster.broker.port) as client:
+        async with in_turn, Attacker.connected(shared.broker.port) as client:
             client.send(
                 framing.encode_request_frame(
                     api, version, 7, CODECS[api.key].encode_request, request
@@ -303,9 +317,9 @@ async def test_requests_with_random_fields_never_crash_the_broker(
     await asyncio.gather(
         *(send_request(version, likely(request, rng)) for version, request in requests)
     )
-    async with Attacker.connected(cluster.broker.port) as client:
+    async with Attacker.connected(shared.broker.port) as client:
         assert (await client.produce("sound", sound())).error_code == 0
-    assert not cluster.broker.ended.done()
+    assert not shared.broker.ended.done()
 
 
 def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
