@@ -21,18 +21,6 @@ from penstock.broker.groups.common.records import (
 from penstock.broker.groups.consumer.model import MemberMetadata
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import (
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    describe_groups,
-    heartbeat,
-    join_group,
-    leave_group,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    sync_group,
-)
 from penstock.protocol.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.primitives import Writer
 from tests.support.clients import TIMEOUT_S, create_topic, produce
@@ -63,19 +51,19 @@ class Conversation(GroupClient):
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
         """Send a heartbeat, by default with the partitions that the member owns."""
         owned = fields.pop("owned", self.owned.get(member))
-        request = ConsumerGroupHeartbeatRequest(
+        response = self.ask(
+            apis.CONSUMER_GROUP_HEARTBEAT,
             group_id=group,
             member_id=member,
             member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
             topic_partitions=None
             if owned is None
             else [
-                consumer_group_heartbeat.TopicPartitions(self.topic_ids()[name], indexes)
+                {"topic_id": self.topic_ids()[name], "partitions": indexes}
                 for name, indexes in owned.items()
             ],
             **fields,
         )
-        response = self.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
         if response["error_code"] == 0:
             self.epochs[member] = response["member_epoch"]
         if response["assignment"] is not None:
@@ -105,15 +93,15 @@ class Conversation(GroupClient):
         writer.string("pages", False)
         writer.null(False)
         _write_partitions(writer, owned or {})
-        request = join_group.JoinGroupRequest(
+        response = self.ask(
+            apis.JOIN_GROUP,
             group_id=group,
             session_timeout_ms=45_000,
             rebalance_timeout_ms=60_000,
             member_id=member,
             protocol_type=kind,
-            protocols=[join_group.JoinGroupRequestProtocol(protocol, bytes(writer))],
+            protocols=[{"name": protocol, "metadata": bytes(writer)}],
         )
-        response = self.send_request(apis.JOIN_GROUP, request)
         if response["error_code"] in {0, int(ErrorCode.MEMBER_ID_REQUIRED)}:
             self.classic, self.generation = response["member_id"], response["generation_id"]
         return response
@@ -125,73 +113,56 @@ class Conversation(GroupClient):
         writer = Writer(b"\0\1")
         _write_partitions(writer, assignment)
         writer.null(False)
-        request = sync_group.SyncGroupRequest(
+        assigned = {"member_id": self.classic, "assignment": bytes(writer)}
+        response = self.ask(
+            apis.SYNC_GROUP,
             group_id=group,
             generation_id=self.generation if generation is None else generation,
             member_id=self.classic,
             protocol_type="consumer",
             protocol_name="cooperative",
-            assignments=[sync_group.SyncGroupRequestAssignment(self.classic, bytes(writer))]
-            if assignment
-            else [],
+            assignments=[assigned] if assignment else [],
         )
-        response = self.send_request(apis.SYNC_GROUP, request)
         if response["error_code"] == 0:
             found = decode_assignment(bytes(response["assignment"]))
             self.classic_owned = {topic: sorted(indexes) for topic, indexes in found.items()}
         return response
 
     def heartbeat_classic(self, group: str) -> Any:
-        request = heartbeat.HeartbeatRequest(group, self.generation, self.classic)
-        return self.send_request(apis.HEARTBEAT, request)
+        member = {"generation_id": self.generation, "member_id": self.classic}
+        return self.ask(apis.HEARTBEAT, group_id=group, **member)
 
     def leave_classic(self, group: str, member: str) -> Any:
-        request = leave_group.LeaveGroupRequest(
-            group_id=group, members=[leave_group.MemberIdentity(member)]
-        )
-        members = self.send_request(apis.LEAVE_GROUP, request)["members"]
-        return [found["error_code"] for found in members]
+        response = self.ask(apis.LEAVE_GROUP, group_id=group, members=[{"member_id": member}])
+        return [found["error_code"] for found in response["members"]]
 
     def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
         """Commit an offset. An unknown topic is sent with an unknown id."""
-        request = offset_commit.OffsetCommitRequest(
+        topic_id = self.topic_ids().get(topic, UUID(int=77))
+        partitions = [{"partition_index": 0, "committed_offset": 5}]
+        response = self.ask(
+            apis.OFFSET_COMMIT,
             group_id=group,
             generation_id_or_member_epoch=epoch,
             member_id=member,
-            topics=[
-                offset_commit.OffsetCommitRequestTopic(
-                    self.topic_ids().get(topic, UUID(int=77)),
-                    partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)],
-                )
-            ],
+            topics=[{"topic_id": topic_id, "partitions": partitions}],
         )
-        return self.send_request(apis.OFFSET_COMMIT, request)["topics"][0]["partitions"][0][
-            "error_code"
-        ]
+        return response["topics"][0]["partitions"][0]["error_code"]
 
     def fetch(
         self, group: str, member: str | None, epoch: int, *, is_every_topic: bool = False
     ) -> Any:
-        request = offset_fetch.OffsetFetchRequest(
-            groups=[
-                offset_fetch.OffsetFetchRequestGroup(
-                    group,
-                    topics=None
-                    if is_every_topic
-                    else [
-                        offset_fetch.OffsetFetchRequestTopics(
-                            self.topic_ids()["pages"], partition_indexes=[0]
-                        ),
-                        offset_fetch.OffsetFetchRequestTopics(
-                            UUID(int=77), partition_indexes=[0, 9]
-                        ),
-                    ],
-                    member_id=member,
-                    member_epoch=epoch,
-                )
-            ]
-        )
-        groups = self.send_request(apis.OFFSET_FETCH, request)["groups"]
+        topics = [
+            {"topic_id": self.topic_ids()["pages"], "partition_indexes": [0]},
+            {"topic_id": UUID(int=77), "partition_indexes": [0, 9]},
+        ]
+        requested = {
+            "group_id": group,
+            "topics": None if is_every_topic else topics,
+            "member_id": member,
+            "member_epoch": epoch,
+        }
+        groups = self.ask(apis.OFFSET_FETCH, groups=[requested])["groups"]
         names = {topic_id: name for name, topic_id in self.topic_ids().items()}
         for found in groups:
             for topic in found["topics"]:
@@ -199,8 +170,7 @@ class Conversation(GroupClient):
         return groups
 
     def describe(self, group: str) -> Any:
-        request = consumer_group_describe.ConsumerGroupDescribeRequest([group])
-        (described,) = self.send_request(apis.CONSUMER_GROUP_DESCRIBE, request)["groups"]
+        (described,) = self.ask(apis.CONSUMER_GROUP_DESCRIBE, group_ids=[group])["groups"]
         for member in described["members"]:
             for name in ("assignment", "target_assignment"):
                 member[name] = self.named(member[name]["topic_partitions"])
@@ -312,16 +282,9 @@ def reconciliation(talk: Conversation) -> Iterator[Step]:
         for name in "ab":
             yield f"round {number}", _sized(talk.beat(group, name))
     yield "states", _sizes(talk.describe(group))
-    yield (
-        "classic API",
-        talk.send_request(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest([group])),
-    )
-    yield (
-        "classic API, no such group",
-        talk.send_request(
-            apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest(["no-such-group"])
-        ),
-    )
+    yield "classic API", talk.ask(apis.DESCRIBE_GROUPS, groups=[group])
+    absent = talk.ask(apis.DESCRIBE_GROUPS, groups=["no-such-group"])
+    yield "classic API, no such group", absent
     yield "unknown member leaves", talk.beat(group, "z", -1)
     yield "a leaves", talk.beat(group, "a", -1)
     yield "a is gone", talk.beat(group, "a", 3)
@@ -428,15 +391,9 @@ def offsets(talk: Conversation) -> Iterator[Step]:
     yield "unknown group", talk.fetch("commits-absent", "a", 1)
     talk.commit(group, "a", 1, "clicks")
     for topic in ("pages", "clicks"):
-        request = offset_delete.OffsetDeleteRequest(
-            group,
-            [
-                offset_delete.OffsetDeleteRequestTopic(
-                    topic, [offset_delete.OffsetDeleteRequestPartition(0)]
-                )
-            ],
-        )
-        yield f"delete offsets of {topic}", talk.send_request(apis.OFFSET_DELETE, request)
+        topics = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+        deleted = talk.ask(apis.OFFSET_DELETE, group_id=group, topics=topics)
+        yield f"delete offsets of {topic}", deleted
 
 
 def migration(talk: Conversation) -> Iterator[Step]:

@@ -23,27 +23,9 @@ from penstock.broker.groups.share.state.records import (
     encode_share_value,
 )
 from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
 from penstock.protocol.client.brokers import MOVED
-from penstock.protocol.gen import (
-    alter_share_group_offsets,
-    consumer_group_heartbeat,
-    delete_share_group_offsets,
-    delete_share_group_state,
-    describe_groups,
-    describe_share_group_offsets,
-    find_coordinator,
-    heartbeat,
-    initialize_share_group_state,
-    join_group,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    read_share_group_state,
-    read_share_group_state_summary,
-    share_group_describe,
-    share_group_heartbeat,
-    write_share_group_state,
-)
+from penstock.protocol.gen.write_share_group_state import StateBatch
 from tests.support.cluster import Cluster
 from tests.support.group_client import GroupClient
 from tests.support.group_records import decode_unchanged
@@ -51,6 +33,7 @@ from tests.support.in_thread import in_thread
 from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
 from tests.support.kafka_comparison import Step, compare, hold
+from tests.support.requests import make_request
 from tests.support.waiting import wait_until
 
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
@@ -70,8 +53,8 @@ class Conversation(GroupClient):
         super().__init__(address, TOPICS)
 
     def find(self, key: str, key_type: int) -> Any:
-        request = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        (found,) = self.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
+        response = self.ask(apis.FIND_COORDINATOR, key_type=key_type, coordinator_keys=[key])
+        (found,) = response["coordinators"]
         return found
 
     def coordinate(self, *groups: str) -> None:
@@ -96,13 +79,13 @@ class Conversation(GroupClient):
                     )
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
-        request = share_group_heartbeat.ShareGroupHeartbeatRequest(
+        response = self.ask(
+            apis.SHARE_GROUP_HEARTBEAT,
             group_id=group,
             member_id=member,
             member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
             **fields,
         )
-        response = self.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
         if response["error_code"] == 0:
             self.epochs[member] = response["member_epoch"]
         if response["assignment"] is not None:
@@ -127,8 +110,7 @@ class Conversation(GroupClient):
         wait_until(is_settled)
 
     def describe(self, group: str) -> Any:
-        request = share_group_describe.ShareGroupDescribeRequest([group])
-        (described,) = self.send_request(apis.SHARE_GROUP_DESCRIBE, request)["groups"]
+        (described,) = self.ask(apis.SHARE_GROUP_DESCRIBE, group_ids=[group])["groups"]
         for member in described["members"]:
             member["assignment"] = self.named(member["assignment"]["topic_partitions"])
             member["subscribed_topic_names"].sort()
@@ -138,20 +120,9 @@ class Conversation(GroupClient):
     def described_offsets(
         self, group: str, *topics: tuple[str, list[int]], every: bool = False
     ) -> Any:
-        request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
-            [
-                describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(
-                    group,
-                    None
-                    if every
-                    else [
-                        describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic(*topic)
-                        for topic in topics
-                    ],
-                )
-            ]
-        )
-        (found,) = self.send_request(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
+        named = [{"topic_name": name, "partitions": indexes} for name, indexes in topics]
+        groups = [{"group_id": group, "topics": None if every else named}]
+        (found,) = self.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups=groups)["groups"]
         for topic in found["topics"]:
             topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
             topic["partitions"].sort(key=lambda part: part["partition_index"])
@@ -161,27 +132,23 @@ class Conversation(GroupClient):
         return found
 
     def alter_offsets(self, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
-        request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
-            group,
-            [
-                alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
-                    name,
-                    [
-                        alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(*part)
-                        for part in offsets.items()
-                    ],
-                )
-                for name, offsets in topics
-            ],
-        )
-        return self._with_known_ids(self.send_request(apis.ALTER_SHARE_GROUP_OFFSETS, request))
+        altered = [
+            {
+                "topic_name": name,
+                "partitions": [
+                    {"partition_index": index, "start_offset": offset}
+                    for index, offset in offsets.items()
+                ],
+            }
+            for name, offsets in topics
+        ]
+        response = self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, group_id=group, topics=altered)
+        return self._with_known_ids(response)
 
     def delete_offsets(self, group: str, *topics: str) -> Any:
-        request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
-            group,
-            [delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(t) for t in topics],
-        )
-        return self._with_known_ids(self.send_request(apis.DELETE_SHARE_GROUP_OFFSETS, request))
+        named = [{"topic_name": topic} for topic in topics]
+        response = self.ask(apis.DELETE_SHARE_GROUP_OFFSETS, group_id=group, topics=named)
+        return self._with_known_ids(response)
 
     def _with_known_ids(self, response: Any) -> Any:
         for topic in response["responses"]:
@@ -194,33 +161,21 @@ class Conversation(GroupClient):
     # --- share coordinator
     # --------------------------------------------------------------------------
 
-    def _one(self, response: Any) -> Any:
+    def _state(self, api: ApiSpec, group: str, topic: str, index: int, **fields: Any) -> Any:
+        """Send a request about one share partition."""
+        topic_id = self.topic_ids().get(topic, UNKNOWN_TOPIC)
+        topics = [{"topic_id": topic_id, "partitions": [{"partition": index, **fields}]}]
+        response = self.ask(api, group_id=group, topics=topics)
         ((result,),) = [result["partitions"] for result in response["results"]]
         return result
 
     def initialize(self, group: str, topic: str, index: int, epoch: int, start: int) -> Any:
-        request = initialize_share_group_state.InitializeShareGroupStateRequest(
-            group,
-            [
-                initialize_share_group_state.InitializeStateData(
-                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
-                    [initialize_share_group_state.PartitionData(index, epoch, start)],
-                )
-            ],
-        )
-        return self._one(self.send_request(apis.INITIALIZE_SHARE_GROUP_STATE, request))
+        fields = {"state_epoch": epoch, "start_offset": start}
+        return self._state(apis.INITIALIZE_SHARE_GROUP_STATE, group, topic, index, **fields)
 
     def read(self, group: str, topic: str, index: int, leader_epoch: int) -> Any:
-        request = read_share_group_state.ReadShareGroupStateRequest(
-            group,
-            [
-                read_share_group_state.ReadStateData(
-                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
-                    [read_share_group_state.PartitionData(index, leader_epoch)],
-                )
-            ],
-        )
-        return self._one(self.send_request(apis.READ_SHARE_GROUP_STATE, request))
+        api = apis.READ_SHARE_GROUP_STATE
+        return self._state(api, group, topic, index, leader_epoch=leader_epoch)
 
     def write(
         self,
@@ -232,48 +187,24 @@ class Conversation(GroupClient):
         count: int = -1,
         batches: Sequence[tuple[int, int, int, int]] = (),
     ) -> Any:
-        request = write_share_group_state.WriteShareGroupStateRequest(
+        return self._state(
+            apis.WRITE_SHARE_GROUP_STATE,
             group,
-            [
-                write_share_group_state.WriteStateData(
-                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
-                    [
-                        write_share_group_state.PartitionData(
-                            index,
-                            *epochs,
-                            start,
-                            count,
-                            [write_share_group_state.StateBatch(*batch) for batch in batches],
-                        )
-                    ],
-                )
-            ],
+            topic,
+            index,
+            state_epoch=epochs[0],
+            leader_epoch=epochs[1],
+            start_offset=start,
+            delivery_complete_count=count,
+            state_batches=[StateBatch(*batch) for batch in batches],
         )
-        return self._one(self.send_request(apis.WRITE_SHARE_GROUP_STATE, request))
 
     def summary(self, group: str, topic: str, index: int) -> Any:
-        request = read_share_group_state_summary.ReadShareGroupStateSummaryRequest(
-            group,
-            [
-                read_share_group_state_summary.ReadStateSummaryData(
-                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
-                    [read_share_group_state_summary.PartitionData(index, -1)],
-                )
-            ],
-        )
-        return self._one(self.send_request(apis.READ_SHARE_GROUP_STATE_SUMMARY, request))
+        api = apis.READ_SHARE_GROUP_STATE_SUMMARY
+        return self._state(api, group, topic, index, leader_epoch=-1)
 
     def delete_state(self, group: str, topic: str, index: int) -> Any:
-        request = delete_share_group_state.DeleteShareGroupStateRequest(
-            group,
-            [
-                delete_share_group_state.DeleteStateData(
-                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
-                    [delete_share_group_state.PartitionData(index)],
-                )
-            ],
-        )
-        return self._one(self.send_request(apis.DELETE_SHARE_GROUP_STATE, request))
+        return self._state(apis.DELETE_SHARE_GROUP_STATE, group, topic, index)
 
 
 def bad_input(talk: Conversation) -> Iterator[Step]:
@@ -358,19 +289,11 @@ def types(talk: Conversation) -> Iterator[Step]:
     share, classic, consumer = "share-typed", "share-classic", "share-consumer"
     talk.coordinate(share, classic, consumer)
     talk.join(share, "a", PAGES)
-    commit = offset_commit.OffsetCommitRequest(
-        group_id=classic,
-        generation_id_or_member_epoch=-1,
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=PAGES, partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)]
-            )
-        ],
-    )
-    yield "a classic group", _errors(talk.send_request(COMMIT, commit))
+    yield "a classic group", _commit(talk, classic)
     yield "share joins classic", talk.join(classic, "a", PAGES)
     yield "describe classic", talk.describe(classic)
-    join = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+    join = make_request(
+        apis.CONSUMER_GROUP_HEARTBEAT,
         group_id=consumer,
         member_id="c",
         rebalance_timeout_ms=1_000,
@@ -381,40 +304,26 @@ def types(talk: Conversation) -> Iterator[Step]:
     yield "share joins consumer", talk.join(consumer, "a", PAGES)
     join.group_id = share
     yield "consumer joins share", talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, join)
-    commit.group_id = share
-    yield "commit to share", _errors(talk.send_request(COMMIT, commit))
-    fetch = offset_fetch.OffsetFetchRequest(
-        groups=[
-            offset_fetch.OffsetFetchRequestGroup(
-                share,
-                topics=[offset_fetch.OffsetFetchRequestTopics(name=PAGES, partition_indexes=[0])],
-            )
-        ]
-    )
-    yield "fetch from share", talk.send_request(FETCH, fetch)["groups"]
-    offsets = offset_delete.OffsetDeleteRequest(
-        share,
-        [
-            offset_delete.OffsetDeleteRequestTopic(
-                PAGES, [offset_delete.OffsetDeleteRequestPartition(0)]
-            )
-        ],
-    )
-    yield "delete offsets of share", talk.send_request(apis.OFFSET_DELETE, offsets)
-    join_classic = join_group.JoinGroupRequest(
+    yield "commit to share", _commit(talk, share)
+    groups = [{"group_id": share, "topics": [{"name": PAGES, "partition_indexes": [0]}]}]
+    yield "fetch from share", talk.ask(FETCH, groups=groups)["groups"]
+    topics = [{"name": PAGES, "partitions": [{"partition_index": 0}]}]
+    deleted = talk.ask(apis.OFFSET_DELETE, group_id=share, topics=topics)
+    yield "delete offsets of share", deleted
+    join_classic = make_request(
+        apis.JOIN_GROUP,
         group_id=share,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=[join_group.JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0\0\0")],
+        protocols=[{"name": "range", "metadata": bytes(10)}],
     )
     yield "classic joins share", talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"]
-    beat = heartbeat.HeartbeatRequest(share, 1, "a")
-    yield "classic heartbeat", talk.send_request(apis.HEARTBEAT, beat)
-    described = describe_groups.DescribeGroupsRequest([share])
-    yield "classic describe", talk.send_request(apis.DESCRIBE_GROUPS, described)
+    beat = {"group_id": share, "generation_id": 1, "member_id": "a"}
+    yield "classic heartbeat", talk.ask(apis.HEARTBEAT, **beat)
+    yield "classic describe", talk.ask(apis.DESCRIBE_GROUPS, groups=[share])
     yield "the member leaves", talk.beat(share, "a", -1)
-    yield "commit to empty share", _errors(talk.send_request(COMMIT, commit))
+    yield "commit to empty share", _commit(talk, share)
     yield (
         "classic joins empty share",
         talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"],
@@ -528,16 +437,7 @@ def offsets(talk: Conversation) -> Iterator[Step]:
         )
     )
     yield "with the offset", talk.described_offsets(absent, every=True)
-    commit = offset_commit.OffsetCommitRequest(
-        group_id=classic,
-        generation_id_or_member_epoch=-1,
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=PAGES, partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)]
-            )
-        ],
-    )
-    talk.send_request(COMMIT, commit)
+    _commit(talk, classic)
     yield "describe a classic group", talk.described_offsets(classic, every=True)
     yield "describe some of a classic group", talk.described_offsets(classic, (PAGES, [0]))
     yield "alter a classic group", talk.alter_offsets(classic, (PAGES, {0: 5}))
@@ -562,7 +462,15 @@ def _state(summary: Any) -> Any:
     return {name: summary[name] for name in ("error_code", "start_offset", "state_epoch")}
 
 
-def _errors(response: Any) -> Any:
+def _commit(talk: Conversation, group: str) -> Any:
+    """Commit an offset to a group without members. Return the errors."""
+    partition = {"partition_index": 0, "committed_offset": 5}
+    response = talk.ask(
+        COMMIT,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[{"name": PAGES, "partitions": [partition]}],
+    )
     return [part["error_code"] for topic in response["topics"] for part in topic["partitions"]]
 
 

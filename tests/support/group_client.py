@@ -5,9 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from penstock.protocol import apis
-from penstock.protocol.gen import delete_groups, list_groups, metadata
+from penstock.protocol.apis import ApiSpec
 from tests.support.clients import create_topic
 from tests.support.edge_client import EdgeClient
+from tests.support.requests import make_request
 
 
 class GroupClient(EdgeClient):
@@ -22,8 +23,12 @@ class GroupClient(EdgeClient):
             if topic not in self.topic_ids():
                 create_topic(self.address, topic, count)
 
+    def ask(self, api: ApiSpec, /, **fields: Any) -> Any:
+        """Send a request with these fields in the newest version of its API."""
+        return self.send_request(api, make_request(api, **fields))
+
     def topic_ids(self) -> dict[str, UUID]:
-        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+        response = self.ask(apis.METADATA, topics=None)
         return {topic["name"]: topic["topic_id"] for topic in response["topics"]}
 
     def named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
@@ -32,10 +37,8 @@ class GroupClient(EdgeClient):
         return {names[topic["topic_id"]]: sorted(topic["partitions"]) for topic in topics}
 
     def listed(self, group: str, **filters: Any) -> Any:
-        request = list_groups.ListGroupsRequest(**filters)
-        groups = self.send_request(apis.LIST_GROUPS, request)["groups"]
+        groups = self.ask(apis.LIST_GROUPS, **filters)["groups"]
         return [found for found in groups if found["group_id"] == group]
 
     def delete(self, group: str) -> Any:
-        request = delete_groups.DeleteGroupsRequest([group])
-        return self.send_request(apis.DELETE_GROUPS, request)["results"]
+        return self.ask(apis.DELETE_GROUPS, groups_names=[group])["results"]
