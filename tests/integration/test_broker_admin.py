@@ -128,16 +128,17 @@ async def test_aiokafka_creates_describes_and_deletes_topics(cluster: Cluster) -
         "hostile produce",
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_malformed_bytes_close_only_their_own_connection(
-    cluster: Cluster, garbage: bytes
+    shared_cluster: Cluster, garbage: bytes
 ) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared_cluster.broker.port)
         writer.write(garbage)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
     listed: Any = await asyncio.to_thread(
-        AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics, timeout=TIMEOUT_S
+        AdminClient({"bootstrap.servers": shared_cluster.bootstrap}).list_topics, timeout=TIMEOUT_S
     )
     assert len(listed.brokers) == 2

@@ -176,10 +176,11 @@ async def test_unset_broker_configs_are_null_and_listeners_have_names(cluster: C
         ("no.such", "1", "there is no setting no.such"),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_kafka_configs_without_effect_are_accepted_and_invalid_values_rejected(
-    cluster: Cluster, name: str, value: str, reason: str | None
+    shared_cluster: Cluster, name: str, value: str, reason: str | None
 ) -> None:
-    at = address(cluster, 0)
+    at = address(shared_cluster, 0)
     code, message = await asyncio.to_thread(alter_configs, at, ALL, {name: value})
     if reason is None:
         assert (code, message) == (0, None)

@@ -216,8 +216,13 @@ async def test_config_values_can_be_read_from_a_file(cli: Cli) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_invalid_arguments_are_refused_with_an_explanation(
-    cli: Cli, arguments: tuple[str, ...], error: type[Exception], said: str
+    shared_cluster: Cluster,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    error: type[Exception],
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said):
-        await cli.run("configs", *arguments)
+        await Cli(shared_cluster, tmp_path).run("configs", *arguments)

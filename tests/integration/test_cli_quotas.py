@@ -69,8 +69,9 @@ async def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     ],
     ids=str,
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_invalid_quota_arguments_are_explained(
-    cluster: Cluster, arguments: tuple[str, ...], error: type[Exception], message: str
+    shared_cluster: Cluster, arguments: tuple[str, ...], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        await run(cluster, *arguments)
+        await run(shared_cluster, *arguments)

@@ -279,11 +279,12 @@ def test_topics_are_created_with_configs_and_described(cluster: Cluster) -> None
         "long name",
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 @in_thread
 def test_invalid_topics_are_refused_with_a_reason(
-    cluster: Cluster, topic: NewTopic, code: int, said: str
+    shared_cluster: Cluster, topic: NewTopic, code: int, said: str
 ) -> None:
-    admin = admin_of(cluster)
+    admin = admin_of(shared_cluster)
     found, reason = refusal_of(next(iter(admin.create_topics([topic]).values())))
     assert found == code
     assert said in reason

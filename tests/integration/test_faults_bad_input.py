@@ -246,9 +246,10 @@ async def test_garbage_with_a_valid_checksum_fails_only_lookups_that_read_it(
     assert len(reported(logs)) <= 1
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\0b", "a\nb"])
-async def test_invalid_topic_names_are_rejected(cluster: Cluster, logs: Logs, name: str) -> None:
-    async with Attacker.connected(cluster.broker.port) as client:
+async def test_invalid_topic_names_are_rejected(shared: Cluster, logs: Logs, name: str) -> None:
+    async with Attacker.connected(shared.broker.port) as client:
         topic = ct.CreatableTopic(name, num_partitions=1, replication_factor=1)
         created = (
             await client.send_request(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))
