@@ -3,8 +3,6 @@ cluster.
 """
 
 import asyncio
-import contextlib
-import struct
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from aiokafka.admin import NewTopic as AioNewTopic
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
-from kafka.admin import NewTopic as PyNewTopic
 
 from tests.support.cluster import Cluster
 from tests.support.in_thread import in_thread
@@ -54,23 +51,6 @@ def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) 
     assert "a" not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-@in_thread
-def test_kafka_python_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
-    try:
-        admin.create_topics([PyNewTopic("b", 2, 1)])
-        assert "b" in admin.list_topics()
-        (topic,) = admin.describe_topics(["b"])
-        assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [
-            0,
-            1,
-        ]
-        admin.delete_topics(["b"])
-        assert "b" not in admin.list_topics()
-    finally:
-        admin.close()
-
-
 async def test_admin_client_describes_the_quorum(cluster: Cluster) -> None:
     def look() -> dict[str, Any]:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
@@ -105,40 +85,3 @@ async def test_aiokafka_creates_describes_and_deletes_topics(cluster: Cluster) -
         assert "c" not in await admin.list_topics()
     finally:
         await admin.close()
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
-        struct.pack(">i", 2**31 - 1) + b"x" * 100,
-        struct.pack(">ihhih", 10, 999, 0, 1, -1),
-        struct.pack(">ihhih", 10, 3, 77, 1, -1),
-        struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
-        struct.pack(">ihhihb", 23, 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f"),
-    ],
-    ids=[
-        "http",
-        "tls",
-        "huge",
-        "unknown api",
-        "unknown version",
-        "hostile count",
-        "hostile produce",
-    ],
-)
-@pytest.mark.asyncio(loop_scope="module")
-async def test_malformed_bytes_close_only_their_own_connection(
-    shared_cluster: Cluster, garbage: bytes
-) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", shared_cluster.broker.port)
-        writer.write(garbage)
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        writer.close()
-    listed: Any = await asyncio.to_thread(
-        AdminClient({"bootstrap.servers": shared_cluster.bootstrap}).list_topics, timeout=TIMEOUT_S
-    )
-    assert len(listed.brokers) == 2

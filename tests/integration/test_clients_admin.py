@@ -320,7 +320,11 @@ def test_kafka_python_administers_topics_and_configs(cluster: Cluster) -> None:
     described = admin.describe_configs([PyConfigResource(ConfigResourceType.TOPIC, TOPIC)])
     assert "1234" in str(described)
     admin.create_partitions({TOPIC: 5})
-    assert len(admin.describe_topics([TOPIC])[0]["partitions"]) == 5
+    (topic,) = admin.describe_topics([TOPIC])
+    assert sorted(part["partition_index"] for part in topic["partitions"]) == [0, 1, 2, 3, 4]
+    assert TOPIC in admin.list_topics()
+    admin.delete_topics([TOPIC])
+    assert TOPIC not in admin.list_topics()
     admin.close()
 
 

@@ -92,6 +92,7 @@ def hostile_frames() -> dict[str, bytes]:
     """
     frames = {
         "http before ApiVersions": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
         "negative size": struct.pack(">i", -1),
         "over the limit": struct.pack(">i", 2**31 - 1) + b"x" * 100,
         "empty frame": framed(b""),
