@@ -74,16 +74,6 @@ async def test_graceful_stop_moves_partitions_to_another_broker(tmp_path: Path) 
         ], "its WAL needs no recovery"
 
 
-async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, brokers=2) as cluster:
-        await create_topic(cluster, "t", leader=1)
-        await produce(cluster.bootstrap, "t", 0, 20)
-        await cluster.kill_broker(1)
-        await until(lambda: cluster.leader_of("t") == 0)
-        await produce(cluster.bootstrap, "t", 20, 20)
-        assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
-
-
 @pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])
 async def test_leader_crash_under_load_loses_and_duplicates_no_record(
     tmp_path: Path, *, is_graceful: bool
@@ -114,18 +104,6 @@ async def test_records_survive_a_crash_of_all_nodes(tmp_path: Path) -> None:
         await cluster.start_broker(0)
         await cluster.until_served("t")
         assert await consume(cluster.bootstrap, "t", 20) == list(range(20))
-
-
-async def test_producing_continues_during_a_controller_restart(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster:
-        await create_topic(cluster, "t", leader=0)
-        await produce(cluster.bootstrap, "t", 0, 5)
-        await cluster.stop_controller()
-        await produce(cluster.bootstrap, "t", 5, 5)
-        await cluster.start_controller()
-        await produce(cluster.bootstrap, "t", 10, 5)
-        assert await consume(cluster.bootstrap, "t", 15) == list(range(15))
-        assert not cluster.broker.ended.done()
 
 
 async def test_broker_without_a_controller_stops_writing_until_it_reconnects(
