@@ -465,16 +465,20 @@ async def test_a_stream_fenced_by_the_controller_does_not_delay_others(nodes: No
 
 async def test_a_group_of_a_stream_fenced_meanwhile_is_not_acknowledged(nodes: Nodes) -> None:
     store = GatedStore(MemoryStore())
-    node = nodes.start(store)
+    node = nodes.start(store, block_bytes_max=1)
     await node.open(1, 2)
     node.append(1)
+    (first,) = await store.until_waiting(1)
+    node.append(1)
     node.append(2)
-    (slot,) = await store.until_waiting(1)
-    node.storage._on_stream_fenced(StreamId(1))
-    await store.release(slot)
-    assert node.acknowledged == [(2, 1)]
-    ((stream_id, _, error),) = node.failed
-    assert stream_id == 1
+    (_, second) = await store.until_waiting(2)
+    nodes.controller.streams[StreamId(1)].owner = OTHER
+    await store.release(first)
+    await until(lambda: not node.handles[1].accepting)
+    await store.release(second)
+    assert node.acknowledged == [(1, 1), (2, 1)]
+    ((stream_id, end, error),) = node.failed
+    assert (stream_id, end) == (1, 2)
     assert isinstance(error, StreamFenced)
     await node.storage.upload()
     assert nodes.controller.streams[StreamId(2)].end_offset == 1
