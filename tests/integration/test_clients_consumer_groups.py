@@ -1,5 +1,5 @@
-"""Groups of the consumer protocol (KIP-848) with confluent-kafka: members join, leave, restart, die
-and follow new topics, and the loss of the coordinator causes no rebalance.
+"""Groups of the consumer protocol (KIP-848) with confluent-kafka: regular expressions, upgrades and
+the loss of the coordinator. test_clients_groups.py tests both protocols.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
@@ -24,10 +24,10 @@ from penstock.protocol.error_codes import ErrorCode
 from tests.support.clients import (
     TIMEOUT_S,
     Polled,
-    Taken,
     confluent_consumer,
     create_topic,
     produce,
+    protocol_consumer,
 )
 from tests.support.cluster import Cluster
 from tests.support.in_thread import in_thread
@@ -49,18 +49,7 @@ def values(first: int, count: int) -> list[bytes]:
 
 
 def member(bootstrap: str, **settings: Any) -> Consumer:
-    named = {name.replace("_", "."): value for name, value in settings.items()}
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": GROUP,
-            "group.protocol": "consumer",
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 100,
-            "topic.metadata.refresh.interval.ms": 500,
-        }
-        | named
-    )
+    return protocol_consumer(bootstrap, "consumer", GROUP, **settings)
 
 
 def group_on(cluster: Cluster) -> ConsumerGroup | None:
@@ -88,65 +77,6 @@ async def move_coordinator(cluster: Cluster, node_id: int) -> None:
     request = AlterReassignments(partitions=moves)
     items = (await cluster.broker.client.alter_reassignments(request)).items
     assert not any(item.status for item in items), items
-
-
-@in_thread
-def test_members_share_partitions_and_a_rebalance_moves_as_few_as_possible(
-    cluster: Cluster,
-) -> None:
-    taken = Taken()
-    polled = Polled(taken.subscribe(member(cluster.bootstrap), TOPIC))
-    polled.until_shared(4)
-    polled.add(taken.subscribe(member(cluster.bootstrap), TOPIC))
-    polled.until_shared(2, 2)
-    assert (len(taken.revoked), taken.lost) == (2, [])
-    produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
-    polled.until_count(40)
-    assert sorted(polled.everything()) == sorted(values(0, 40))
-    leaving, staying = polled.consumers
-    polled.drop(leaving)
-    leaving.close()
-    polled.until_shared(4)
-    produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
-    polled.until_count(80)
-    assert sorted(polled.everything()) == sorted(values(0, 80)), "each record once"
-    staying.close()
-
-
-@in_thread
-def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
-    rebalances: list[str] = []
-
-    def static(name: str) -> Consumer:
-        consumer = member(cluster.bootstrap, group_instance_id=name)
-        consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
-        return consumer
-
-    polled = Polled(static("a"), static("b"))
-    polled.until_shared(2, 2)
-    before, (first, second) = len(rebalances), polled.assigned()
-    leaving = polled.consumers[0]
-    polled.drop(leaving)
-    leaving.close()
-    polled.add(static("a"))
-    polled.until_shared(2, 2)
-    assert [sorted(parts) for parts in polled.assigned()] == [sorted(second), sorted(first)]
-    assert rebalances[before:] == ["a"], "the other member noticed nothing"
-    for consumer in polled.consumers:
-        consumer.close()
-
-
-@in_thread
-def test_partitions_of_a_silent_member_are_reassigned(cluster: Cluster) -> None:
-    polled = Polled(*(member(cluster.bootstrap, max_poll_interval_ms=1_500) for _ in range(2)))
-    for consumer in polled.consumers:
-        consumer.subscribe([TOPIC])
-    polled.until_shared(2, 2)
-    dead, alive = polled.consumers
-    polled.drop(dead)
-    polled.until_shared(4)
-    alive.close()
-    dead.close()
 
 
 @in_thread
@@ -178,19 +108,6 @@ def test_invalid_regex_is_rejected(cluster: Cluster) -> None:
     assert codes[-1] == KafkaError._FATAL
     assert ErrorCode.INVALID_REGULAR_EXPRESSION.message.rstrip(".") in message.error().str()
     consumer.close()
-
-
-@in_thread
-def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
-    polled = Polled(member(cluster.bootstrap))
-    polled.consumers[0].subscribe([TOPIC])
-    polled.until_shared(4)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(TIMEOUT_S)
-    produce(cluster.bootstrap, TOPIC, values(0, 12), range(6))
-    polled.until_shared(6)
-    polled.until_count(12)
-    polled.consumers[0].close()
 
 
 @in_thread

@@ -1,5 +1,5 @@
-"""Classic consumer groups with confluent-kafka: members subscribe, commit, join, leave and die, and
-the group survives the loss of its coordinator.
+"""Consumer groups with confluent-kafka: members subscribe, commit, join, leave and die, some with
+either protocol, and a classic group survives the loss of its coordinator.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from tests.support.clients import (
     confluent_consumer,
     create_topic,
     produce,
+    protocol_consumer,
     read_records,
 )
 from tests.support.cluster import Cluster
@@ -23,7 +24,15 @@ from tests.support.waiting import until
 
 TOPIC = "orders"
 
-pytestmark = pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500, topics={TOPIC: 4})
+BOTH_PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    group_min_session_timeout_ms=500,
+    group_consumer_session_timeout_ms=6_000,
+    group_consumer_heartbeat_interval_ms=200,
+    topics={TOPIC: 4},
+)
 
 
 def values(first: int, count: int) -> list[bytes]:
@@ -73,11 +82,12 @@ def test_auto_commit_runs_periodically_and_on_close(cluster: Cluster) -> None:
     observer.close()
 
 
+@BOTH_PROTOCOLS
 @in_thread
 def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
-    cluster: Cluster,
+    cluster: Cluster, protocol: str
 ) -> None:
-    polled = Polled(*(confluent_consumer(cluster.bootstrap, "g") for _ in range(2)))
+    polled = Polled(*(protocol_consumer(cluster.bootstrap, protocol, "g") for _ in range(2)))
     for consumer in polled.consumers:
         consumer.subscribe([TOPIC])
     polled.until_shared(2, 2)
@@ -95,11 +105,15 @@ def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     staying.close()
 
 
+@BOTH_PROTOCOLS
 @in_thread
-def test_partitions_of_a_dead_member_are_reassigned(cluster: Cluster) -> None:
+def test_partitions_of_a_dead_member_are_reassigned(cluster: Cluster, protocol: str) -> None:
     produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
     polled = Polled(
-        *(confluent_consumer(cluster.bootstrap, "g", max_poll_interval_ms=1_500) for _ in range(2))
+        *(
+            protocol_consumer(cluster.bootstrap, protocol, "g", max_poll_interval_ms=1_500)
+            for _ in range(2)
+        )
     )
     for consumer in polled.consumers:
         consumer.subscribe([TOPIC])
@@ -113,14 +127,16 @@ def test_partitions_of_a_dead_member_are_reassigned(cluster: Cluster) -> None:
     dead.close()
 
 
+@BOTH_PROTOCOLS
 @in_thread
-def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
+def test_static_member_restarts_without_a_rebalance(cluster: Cluster, protocol: str) -> None:
     produce(cluster.bootstrap, TOPIC, values(0, 8), range(4))
     rebalances: list[str] = []
 
     def member(name: str) -> Consumer:
-        consumer = confluent_consumer(
-            cluster.bootstrap, "g", group_instance_id=name, session_timeout_ms=10_000
+        session = {"session_timeout_ms": 10_000} if protocol == "classic" else {}
+        consumer = protocol_consumer(
+            cluster.bootstrap, protocol, "g", group_instance_id=name, **session
         )
         consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
         return consumer
@@ -134,22 +150,23 @@ def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
     leaving.close()
     polled.add(member("a"))
     polled.until_shared(2, 2)
-    assert polled.assigned() == [second, first]
+    assert [sorted(parts) for parts in polled.assigned()] == [sorted(second), sorted(first)]
     assert rebalances[before:] == ["a"], "the other member noticed nothing"
     for consumer in polled.consumers:
         consumer.close()
 
 
+@BOTH_PROTOCOLS
 @in_thread
-def test_cooperative_sticky_rebalance_moves_as_few_partitions_as_possible(
-    cluster: Cluster,
+def test_cooperative_rebalance_moves_as_few_partitions_as_possible(
+    cluster: Cluster, protocol: str
 ) -> None:
     taken = Taken()
+    cooperative = {"partition_assignment_strategy": "cooperative-sticky"}
+    settings = cooperative if protocol == "classic" else {}
 
     def member() -> Consumer:
-        consumer = confluent_consumer(
-            cluster.bootstrap, "g", partition_assignment_strategy="cooperative-sticky"
-        )
+        consumer = protocol_consumer(cluster.bootstrap, protocol, "g", **settings)
         return taken.subscribe(consumer, TOPIC)
 
     polled = Polled(member())
@@ -164,9 +181,10 @@ def test_cooperative_sticky_rebalance_moves_as_few_partitions_as_possible(
         consumer.close()
 
 
+@BOTH_PROTOCOLS
 @in_thread
-def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
-    polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
+def test_group_receives_partitions_that_are_added(cluster: Cluster, protocol: str) -> None:
+    polled = Polled(protocol_consumer(cluster.bootstrap, protocol, "g"))
     polled.consumers[0].subscribe([TOPIC])
     polled.until_shared(4)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

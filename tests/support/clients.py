@@ -32,6 +32,20 @@ def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
     return Consumer({"bootstrap.servers": bootstrap, "group.id": group} | GROUP_SETTINGS | named)
 
 
+def protocol_consumer(bootstrap: str, protocol: str, group: str, **settings: Any) -> Consumer:
+    """protocol: "classic" or "consumer" (KIP-848), for which the broker has the timeouts."""
+    if protocol == "classic":
+        return confluent_consumer(bootstrap, group, **settings)
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    common = {
+        name: value
+        for name, value in GROUP_SETTINGS.items()
+        if name not in ("session.timeout.ms", "heartbeat.interval.ms")
+    }
+    given = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol}
+    return Consumer(given | common | named)
+
+
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str
 ) -> None:
