@@ -16,10 +16,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from penstock.base.ids import NodeId
-from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.clients import (
     TIMEOUT_S,
@@ -30,6 +26,7 @@ from tests.support.clients import (
     protocol_consumer,
 )
 from tests.support.cluster import Cluster
+from tests.support.coordinator_client import coordinator_of, end_coordinator, group_on
 from tests.support.in_thread import in_thread
 from tests.support.waiting import until
 
@@ -50,33 +47,6 @@ def values(first: int, count: int) -> list[bytes]:
 
 def member(bootstrap: str, **settings: Any) -> Consumer:
     return protocol_consumer(bootstrap, "consumer", GROUP, **settings)
-
-
-def group_on(cluster: Cluster) -> ConsumerGroup | None:
-    """Return the group at its coordinator, or None until a broker has loaded it."""
-    for broker in cluster.brokers.values():
-        found = broker.groups.find(GROUP, create=False)
-        if not isinstance(found, ErrorCode) and found.consumer is not None:
-            return found.consumer
-    return None
-
-
-def coordinator_of(cluster: Cluster) -> int:
-    return cluster.leader_of(OFFSETS_TOPIC, cluster.broker.groups.partition_of(GROUP) or 0)
-
-
-async def move_coordinator(cluster: Cluster, node_id: int) -> None:
-    """Move all partitions of the offsets topic from this broker to the other one."""
-    topic = cluster.broker.image.topics.by_name(OFFSETS_TOPIC)
-    assert topic is not None
-    (other,) = cluster.brokers.keys() - {node_id}
-    moves = [
-        PartitionTarget(topic=OFFSETS_TOPIC, partition=part.partition, replicas=[NodeId(other)])
-        for part in topic.partitions
-    ]
-    request = AlterReassignments(partitions=moves)
-    items = (await cluster.broker.client.alter_reassignments(request)).items
-    assert not any(item.status for item in items), items
 
 
 @in_thread
@@ -205,20 +175,15 @@ async def test_group_continues_at_another_coordinator_without_a_rebalance(
     await asyncio.to_thread(polled.until_shared, 2, 2)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
     await asyncio.to_thread(polled.until_count, 20)
-    before, group = len(rebalances), group_on(cluster)
+    before, group = len(rebalances), group_on(cluster, GROUP, "consumer")
     assert group is not None
     epochs = {name: known.current.epoch for name, known in group.members.items()}
     assigned = polled.assigned()
-    coordinator = coordinator_of(cluster)
-    if end == "killed":
-        await cluster.kill_broker(coordinator)
-    elif end == "stopped":
-        await cluster.stop_broker(coordinator)
-    else:
-        await move_coordinator(cluster, coordinator)
+    coordinator = coordinator_of(cluster, GROUP)
+    await end_coordinator(cluster, GROUP, end)
     polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
-    await until(lambda: coordinator_of(cluster) not in {-1, coordinator})
-    survivor = cluster.brokers[coordinator_of(cluster)]
+    await until(lambda: coordinator_of(cluster, GROUP) not in {-1, coordinator})
+    survivor = cluster.brokers[coordinator_of(cluster, GROUP)]
     if end != "moved":
         await until(
             lambda: all(
@@ -230,8 +195,8 @@ async def test_group_continues_at_another_coordinator_without_a_rebalance(
     await polling
     # Members consume without a coordinator, so it may load the group only after all records are
     # read.
-    await until(lambda: group_on(cluster) not in {None, group})
-    restored = group_on(cluster)
+    await until(lambda: group_on(cluster, GROUP, "consumer") not in {None, group})
+    restored = group_on(cluster, GROUP, "consumer")
     assert restored is not None
     assert {name: known.current.epoch for name, known in restored.members.items()} == epochs
     assert (len(rebalances), polled.assigned()) == (before, assigned)

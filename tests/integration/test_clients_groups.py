@@ -19,6 +19,7 @@ from tests.support.clients import (
     read_records,
 )
 from tests.support.cluster import Cluster
+from tests.support.coordinator_client import end_coordinator
 from tests.support.in_thread import in_thread
 from tests.support.waiting import until
 
@@ -225,12 +226,7 @@ async def test_group_continues_when_its_coordinator_dies(cluster: Cluster, leave
     await asyncio.to_thread(
         polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 20
     )
-    coordinator = cluster.leader_of(
-        "__consumer_offsets", cluster.broker.groups.partition_of("g") or 0
-    )
-    await (
-        cluster.kill_broker(coordinator) if leave == "killed" else cluster.stop_broker(coordinator)
-    )
+    await end_coordinator(cluster, "g", leave)
     survivor = cluster.broker
     polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
     await until(

@@ -24,6 +24,7 @@ from tests.support.clients import (
     produce,
 )
 from tests.support.cluster import Cluster
+from tests.support.coordinator_client import end_coordinator
 from tests.support.waiting import until
 
 TOPIC = "payments"
@@ -233,9 +234,7 @@ async def test_aiokafka_continues_when_the_coordinator_dies(cluster: Cluster) ->
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
         assert sorted(await collect(20, consumer)) == sorted(values(0, 20))
         await consumer.commit()
-        await cluster.kill_broker(
-            cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0)
-        )
+        await end_coordinator(cluster, "g", "killed")
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
         assert sorted(await collect(20, consumer)) == sorted(values(20, 20))
         # aiokafka hangs if it is closed before it has found the new coordinator.

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
@@ -19,7 +18,12 @@ from penstock.protocol.gen import (
 )
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.coordinator_client import CoordinatorClient, coordinator_of, end_coordinator
+from tests.support.coordinator_client import (
+    CoordinatorClient,
+    coordinator_of,
+    end_coordinator,
+    group_on,
+)
 from tests.support.waiting import until, wait_until
 
 TOPIC = "orders"
@@ -98,14 +102,6 @@ class Client(CoordinatorClient):
         assert not any(part.error_code for part in response.responses[0].partitions), response
 
 
-def group_on(cluster: Cluster) -> ShareGroup | None:
-    for broker in cluster.brokers.values():
-        found = broker.groups.find(GROUP, create=False)
-        if not isinstance(found, ErrorCode) and found.share is not None:
-            return found.share
-    return None
-
-
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
 async def test_group_continues_at_another_coordinator_without_a_rebalance(
     cluster: Cluster, end: str
@@ -116,7 +112,7 @@ async def test_group_continues_at_another_coordinator_without_a_rebalance(
     await asyncio.to_thread(client.settle, "a", "b")
     before, group, coordinator = (
         dict(client.epochs),
-        group_on(cluster),
+        group_on(cluster, GROUP, "share"),
         coordinator_of(cluster, GROUP),
     )
     assigned, changes_count = dict(client.assigned), client.changes_count
@@ -124,7 +120,7 @@ async def test_group_continues_at_another_coordinator_without_a_rebalance(
     await until(lambda: coordinator_of(cluster, GROUP) not in {-1, coordinator})
     for member_id in "ab" * 2:
         assert await asyncio.to_thread(client.beat, member_id) == 0
-    assert group_on(cluster) not in {None, group}
+    assert group_on(cluster, GROUP, "share") not in {None, group}
     assert (client.epochs, client.assigned) == (before, assigned)
     assert client.changes_count == changes_count
 

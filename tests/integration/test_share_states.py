@@ -16,7 +16,6 @@ from penstock.broker.coordination.internal_topics import (
     SHARE_STATES_TOPIC,
     ensure_topic,
 )
-from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
 from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
@@ -36,6 +35,7 @@ from penstock.protocol.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
+from tests.support.coordinator_client import group_on
 from tests.support.waiting import until
 
 TOPIC = "orders"
@@ -182,16 +182,8 @@ async def test_writes_continue_when_the_coordinator_dies(cluster: Cluster, end: 
         assert state.start_offset == confirmed[index]
 
 
-def group_on(cluster: Cluster) -> ShareGroup | None:
-    for broker in cluster.brokers.values():
-        found = broker.groups.find(GROUP, create=False)
-        if not isinstance(found, ErrorCode) and found.share is not None:
-            return found.share
-    return None
-
-
 def is_initialized(cluster: Cluster) -> bool:
-    share = group_on(cluster)
+    share = group_on(cluster, GROUP, "share")
     return share is not None and bool(share.partitions.initialized)
 
 
@@ -222,17 +214,15 @@ async def test_group_continues_at_another_coordinator_and_its_deletion_deletes_s
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
     await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
     epochs = {name: await beat(cluster, name, 0) for name in "ab"}
-    await until(
-        lambda: len((group_on(cluster) or ShareGroup("", None)).partitions.initialized) == 1
-    )
+    await until(lambda: is_initialized(cluster))
     for _ in range(2):
         for name in epochs:
             epochs[name] = await beat(cluster, name, epochs[name])
-    before = group_on(cluster)
+    before = group_on(cluster, GROUP, "share")
     assert before is not None
     await cluster.stop_broker(coordinator(cluster).node_id)
-    await until(lambda: group_on(cluster) not in {None, before})
-    after = group_on(cluster)
+    await until(lambda: group_on(cluster, GROUP, "share") not in {None, before})
+    after = group_on(cluster, GROUP, "share")
     assert after is not None
     assert (after.members, after.epoch) == (before.members, before.epoch)
     assert {name: await beat(cluster, name, epochs[name]) for name in epochs} == epochs
@@ -263,9 +253,7 @@ async def test_delete_without_an_epoch_keeps_states_of_existing_groups(cluster: 
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
     await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
     epoch = await beat(cluster, "a", 0)
-    await until(
-        lambda: len((group_on(cluster) or ShareGroup("", None)).partitions.initialized) == 1
-    )
+    await until(lambda: is_initialized(cluster))
     first = cluster.broker
     assert leaders(cluster, first) == set(cluster.brokers)
     by_broker = {

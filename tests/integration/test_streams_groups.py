@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.groups.streams.group import StreamsGroup
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import find_coordinator, streams_group_describe
@@ -25,7 +24,12 @@ from penstock.protocol.gen.streams_group_heartbeat import (
 from tests.support.acl_rights import allow, cluster_with_acls, set_rights
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.coordinator_client import CoordinatorClient, coordinator_of, end_coordinator
+from tests.support.coordinator_client import (
+    CoordinatorClient,
+    coordinator_of,
+    end_coordinator,
+    group_on,
+)
 from tests.support.host_client import HostClient
 from tests.support.waiting import until, wait_until
 
@@ -139,14 +143,6 @@ def _found(tasks: Any) -> Tasks:
     return {item.subtopology_id: sorted(item.partitions) for item in tasks}
 
 
-def group_on(cluster: Cluster) -> StreamsGroup | None:
-    for broker in cluster.brokers.values():
-        found = broker.groups.find(GROUP, create=False)
-        if not isinstance(found, ErrorCode) and found.streams is not None:
-            return found.streams
-    return None
-
-
 async def test_internal_topics_are_created_and_tasks_assigned(cluster: Cluster) -> None:
     client = Client(cluster)
     first = await asyncio.to_thread(client.beat, "a", 0)
@@ -178,13 +174,13 @@ async def test_group_continues_at_another_coordinator_without_a_rebalance(
         assert (await asyncio.to_thread(client.beat, member_id, 0)).error_code == 0
     await asyncio.to_thread(client.settle, "a", "b")
     assert client.tasks(client.standby) == [task for task in ALL if task[0] == "1"]
-    before, group = dict(client.epochs), group_on(cluster)
+    before, group = dict(client.epochs), group_on(cluster, GROUP, "streams")
     coordinator, changes_count = coordinator_of(cluster, GROUP), client.changes_count
     await end_coordinator(cluster, GROUP, end)
     await until(lambda: coordinator_of(cluster, GROUP) not in {-1, coordinator})
     for member_id in "ab" * 2:
         assert (await asyncio.to_thread(client.beat, member_id)).error_code == 0
-    assert group_on(cluster) not in {None, group}
+    assert group_on(cluster, GROUP, "streams") not in {None, group}
     assert client.epochs == before
     assert client.changes_count == changes_count
 

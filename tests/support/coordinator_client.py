@@ -59,6 +59,17 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
     return cluster.leader_of(OFFSETS_TOPIC, cluster.broker.groups.partition_of(group) or 0)
 
 
+def group_on(cluster: Cluster, group: str, kind: str) -> Any:
+    """Return the group of this kind (consumer, share or streams) at its coordinator, or None until
+    a broker has loaded it.
+    """
+    for broker in cluster.brokers.values():
+        found = broker.groups.find(group, create=False)
+        if not isinstance(found, ErrorCode) and getattr(found, kind) is not None:
+            return getattr(found, kind)
+    return None
+
+
 async def end_coordinator(cluster: Cluster, group: str, end: str) -> None:
     """End the coordinator role of one broker, so that the other one coordinates the
     group.
