@@ -34,8 +34,6 @@ from tests.support.java_tools import ToolRunner
 from tests.support.streams_groups import StreamsTalk, counting
 from tests.support.waiting import until
 
-NODE_ID = 1
-"""The id of the only broker on both sides."""
 LIVE_TOPIC = "tools-live"
 VERIFICATION = "kafka-replica-verification"
 JARS = Path(__file__).parents[2] / "build" / "kafka" / "libs"

@@ -27,7 +27,6 @@ from tests.support.waiting import PATIENCE_S, until
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
-NODE_ID = 1
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 Change: TypeAlias = tuple[str, int, str | None]
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

@@ -15,9 +15,7 @@ import pytest
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.classic.embedded import decode_assignment
 from penstock.broker.groups.common.model import GroupType
-from penstock.broker.groups.common.records import (
-    ConsumerRecordKind,
-)
+from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.consumer.model import MemberMetadata
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
@@ -35,7 +33,6 @@ from tests.support.waiting import wait_until
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = {"pages": 4, "clicks": 2, "views": 7, "visits": 7}
-NODE_ID = 1
 
 
 class Conversation(GroupClient):

@@ -17,8 +17,6 @@ CHECKS = (
     *("topics", "configs", "cluster", "produce", "group", "transactions", "offsets", "seek"),
     *("unknown", "moves", "acls"),
 )
-NODE_ID = 1
-"""The id of the only broker on both sides."""
 READ = 3
 """The code of the operation in kafkajs."""
 

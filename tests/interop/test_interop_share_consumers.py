@@ -28,7 +28,6 @@ from tests.support.share_client import (
 )
 from tests.support.waiting import wait_until
 
-NODE_ID = 1
 NUMBERS = 200
 KAFKAS_JOIN_S = 40.0
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"

@@ -12,9 +12,7 @@ import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 from penstock.broker.groups.common.model import GroupType
-from penstock.broker.groups.common.records import (
-    ConsumerRecordKind,
-)
+from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.broker.groups.share.state.records import (
     decode_share_key,
@@ -40,7 +38,6 @@ SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
 PAGES, CLICKS = TOPICS
-NODE_ID = 1
 COMMIT, FETCH = (replace(api, max=9) for api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH))
 """The last version that contains topic names; later ones contain ids."""
 UNKNOWN_TOPIC = UUID(int=99)

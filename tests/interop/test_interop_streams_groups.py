@@ -11,9 +11,7 @@ import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.common.model import GroupType
-from penstock.broker.groups.common.records import (
-    ConsumerRecordKind,
-)
+from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.streams.values import (
     StreamsAssignment,
     StreamsEpoch,
@@ -51,8 +49,6 @@ from tests.support.streams_groups import (
     until_ready,
 )
 from tests.support.waiting import wait_until
-
-NODE_ID = 1
 
 
 def bad_input(talk: StreamsTalk) -> Iterator[Step]:

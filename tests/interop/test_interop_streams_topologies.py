@@ -26,7 +26,6 @@ from tests.support.streams_groups import (
 )
 from tests.support.waiting import wait_until
 
-NODE_ID = 1
 TOPIC = 2
 """The config resource type of topics."""
 

@@ -31,6 +31,7 @@ VALUE = b"v" * 1_000
 # The cluster uploads within 50 ms and looks for dirty logs ten times per second.
 pytestmark = pytest.mark.cluster(
     brokers=2,
+    first_id=0,
     stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
     log_cleaner_backoff_ms=100,
 )

@@ -29,7 +29,6 @@ from tests.support.java import JavaHome
 from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger
 from tests.support.waiting import wait_until
 
-NODE_ID = 1
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
