@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from itertools import count
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 from uuid import UUID
 
 import pytest
@@ -46,7 +46,6 @@ from penstock.stream.wal.wal_store import create_identity
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 
-T = TypeVar("T")
 P = ParamSpec("P")
 ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
@@ -181,21 +180,18 @@ async def ends(view: ClusterView, *topics: str) -> list[int]:
     return [state.end_offset for state in await view.partitions(topics)]
 
 
-def virtually(work: Awaitable[T]) -> T:
-    """Run the coroutine on a loop in which sleeping takes no time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
-
-
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test in virtual time: a reader that finds a bad slot waits for a newer manifest."""
+    """Run the test on a loop in which sleeping takes no time: a reader that finds a bad slot waits
+    for a newer manifest.
+    """
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        virtually(test(*args, **kwargs))
+        loop = VirtualLoop()
+        try:
+            loop.run_until_complete(test(*args, **kwargs))
+        finally:
+            loop.close()
 
     return run
 
@@ -303,58 +299,51 @@ async def test_slots_in_flight_after_the_end_are_ignored() -> None:
     assert await ends(view, "busy") == [3]
 
 
-def test_slots_uploaded_during_a_slow_read_are_found_in_a_newer_manifest() -> None:
+@virtual
+async def test_slots_uploaded_during_a_slow_read_are_found_in_a_newer_manifest() -> None:
     """All slots are committed and deleted while the first one is being read, and a slow read
     finishes after their grace period.
     """
+    store = await filled()
 
-    async def story() -> list[int]:
-        store = await filled()
+    async def upload() -> None:
+        store.before_slot = None
+        await publish(store, 2, committed=10, first_slot=10)
+        await asyncio.sleep(GRACE_MS / 1_000 + 5)
+        await store.delete([key_of(sequence) for sequence in range(10)])
 
-        async def upload() -> None:
-            store.before_slot = None
-            await publish(store, 2, committed=10, first_slot=10)
-            await asyncio.sleep(GRACE_MS / 1_000 + 5)
-            await store.delete([key_of(sequence) for sequence in range(10)])
-
-        store.before_slot = upload
-        view = ClusterView(store)
-        await view.refresh()
-        return await ends(view, "busy")
-
-    assert virtually(story()) == [10]
+    store.before_slot = upload
+    view = ClusterView(store)
+    await view.refresh()
+    assert await ends(view, "busy") == [10]
 
 
-def test_reads_that_are_always_too_slow_are_an_error() -> None:
-    async def story() -> None:
-        store = await filled()
-        versions = count(2)
+@virtual
+async def test_reads_that_are_always_too_slow_are_an_error() -> None:
+    store = await filled()
+    versions = count(2)
 
-        async def wait() -> None:
-            await asyncio.sleep(GRACE_MS / 1_000)
-            await publish(store, next(versions))
+    async def wait() -> None:
+        await asyncio.sleep(GRACE_MS / 1_000)
+        await publish(store, next(versions))
 
-        store.before_slot = wait
-        with pytest.raises(WalWalkTooSlow, match=r"wal\.delete\.grace\.ms"):
-            await ClusterView(store).refresh()
+    store.before_slot = wait
+    with pytest.raises(WalWalkTooSlow, match=r"wal\.delete\.grace\.ms"):
+        await ClusterView(store).refresh()
 
 
-def test_a_slow_read_is_valid_if_nothing_was_committed_meanwhile() -> None:
-    async def story() -> list[int]:
-        store = await filled()
+@virtual
+async def test_a_slow_read_is_valid_if_nothing_was_committed_meanwhile() -> None:
+    store = await filled()
 
-        async def wait() -> None:
-            store.before_slot = None
-            await asyncio.sleep(GRACE_MS / 1_000 + 1)
+    async def wait() -> None:
+        store.before_slot = None
+        await asyncio.sleep(GRACE_MS / 1_000 + 1)
 
-        store.before_slot = wait
-        view = ClusterView(store)
-        await view.refresh()
-        return await ends(view, "busy")
-
-    assert virtually(story()) == [10]
-
-    virtually(story())
+    store.before_slot = wait
+    view = ClusterView(store)
+    await view.refresh()
+    assert await ends(view, "busy") == [10]
 
 
 @pytest.mark.parametrize("reads_left", [0, 1])
