@@ -114,14 +114,16 @@ def schema_of(
 
 
 def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
-    """Return unique column names: DuckDB ignores case, so later duplicates get a number."""
-    taken = set(SOURCES)
+    """Return unique column names: DuckDB ignores case, so later duplicates get a number, with which
+    they have the name of no other field.
+    """
+    taken, given = set(SOURCES), {field.lower() for field, _ in fields}
     columns: list[JsonColumn] = []
     for field, kind in fields:
         if not field or "\0" in field or field.lower() in SOURCES:
             continue
         name, number = field, 0
-        while name.lower() in taken:
+        while name.lower() in taken or (number and name.lower() in given):
             number += 1
             name = f"{field}_{number}"
         taken.add(name.lower())

@@ -262,11 +262,15 @@ def test_topics_without_json_and_with_unusual_names_are_queried(sql: Sql) -> Non
     assert sql("SELECT value FROM text ORDER BY _offset") == [("plain",), ("72",), ("[1]",)]
     sql.write(
         "names",
-        [json.dumps({"Id": 1, "id": 2, "": 3, "_offset": 4, HOSTILE: 5, "a\0": 7}).encode()],
+        [
+            json.dumps(
+                {"Id": 1, "id": 2, "id_1": 6, "": 3, "_offset": 4, HOSTILE: 5, "a\0": 7}
+            ).encode()
+        ],
     )
     result = sql.result(f"SELECT *, {quoted(HOSTILE)} AS odd FROM names")
-    assert result.columns[4:] == ["Id", "id_1", HOSTILE, "odd"]
-    assert result.rows()[0][4:] == (1, 2, 5, 5)
+    assert result.columns[4:] == ["Id", "id_2", "id_1", HOSTILE, "odd"]
+    assert result.rows()[0][4:] == (1, 2, 6, 5, 5)
     assert sql("SELECT decode(_value)->>'_offset' FROM names") == [("4",)]
     sql.cluster.create("empty", 1)
     assert sql("SELECT count(*) FROM empty") == [(0,)]
