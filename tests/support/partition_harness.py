@@ -239,6 +239,11 @@ class PartitionHarness:
         )
         self.apply([changed])
 
+    async def hand_over(self, topic, broker, index=0) -> Partition:
+        """Give the partition to another broker, and return it once it is open there."""
+        self.lead(topic, broker, index)
+        return await broker.opened(topic, index)
+
     def move(self, topic, *replicas, index=0):
         """Reassign; without replicas: cancel."""
         target = m.PartitionTarget(topic=topic, partition=index, replicas=list(replicas) or None)

@@ -75,8 +75,7 @@ async def damaged(harness):
     await writer.close()
     reader = await harness.broker(2)
     for index in range(PARTITIONS):
-        harness.lead("t", reader, index)
-        await reader.opened("t", index)
+        await harness.hand_over("t", reader, index)
     return Damaged(harness, reader, keys)
 
 

@@ -109,8 +109,7 @@ async def test_producer_state_is_kept_after_all_records_are_deleted(one, harness
     await one.crash()
     other = await harness.broker(2)
     await harness.fail_over(one, other)
-    harness.lead("t", other)
-    await other.opened("t")
+    await harness.hand_over("t", other)
     repeated = await other.produce("t", idempotent(0, b"a", b"b", b"c", pid=7))
     assert (repeated.error_code, repeated.base_offset) == (0, 0)
     assert (await other.produce("t", idempotent(3, b"d", pid=7))).base_offset == 3

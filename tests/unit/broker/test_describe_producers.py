@@ -85,8 +85,7 @@ async def test_the_next_leader_returns_the_same_producers(harness, pair):
     await one.mark("t", 9, commit=True, coordinator_epoch=2)
     before = await producers(one)
     harness.now_ms = LATER
-    harness.lead("t", other)
-    await other.opened("t")
+    await harness.hand_over("t", other)
     assert await producers(other) == before
     ((_, _, part),) = await send_request(one, ("t", [0]))
     assert (part.error_code, part.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
@@ -95,8 +94,7 @@ async def test_the_next_leader_returns_the_same_producers(harness, pair):
 async def test_the_timestamp_is_the_append_time_if_the_topic_uses_it(harness, one):
     harness.topic("clocked")
     harness.configure("clocked", "message.timestamp.type", "LogAppendTime")
-    harness.lead("clocked", one)
-    await one.opened("clocked")
+    await harness.hand_over("clocked", one)
     harness.now_ms = LATER
     await one.produce("clocked", transactional(7, 0, b"a"))
     assert await producers(one, "clocked") == [(7, 0, 0, LATER, -1, 0)]

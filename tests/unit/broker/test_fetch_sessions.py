@@ -22,8 +22,7 @@ async def broker(harness):
     broker = await harness.broker(1)
     harness.topic("t", partitions=PARTITIONS)
     for index in range(PARTITIONS):
-        harness.lead("t", broker, index)
-        await broker.opened("t", index)
+        await harness.hand_over("t", broker, index)
     return broker
 
 
@@ -79,8 +78,7 @@ async def test_errors_are_repeated_and_the_recovery_is_reported(broker):
         assert held(response) == [2]
         (found,) = response.responses[0].partitions
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    broker.harness.lead("t", broker, 2)
-    await broker.opened("t", 2)
+    await broker.harness.hand_over("t", broker, 2)
     response = await broker.fetch_all([], session=(session, 3))
     assert held(response) == [2]
     assert response.responses[0].partitions[0].error_code == 0

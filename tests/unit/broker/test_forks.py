@@ -39,15 +39,13 @@ async def test_a_fork_continues_the_leader_epochs_of_its_source(cluster):
     harness, first, second = cluster
     harness.topic("t")
     for leader in (first, second, first):
-        harness.lead("t", leader)
-        await leader.opened("t")
+        await harness.hand_over("t", leader)
         assert (await leader.produce("t", batch(b"a", b"b"))).error_code == 0
     source = harness.record("t")
     point = await fork(harness, first, "t", "f", WantedPoint(offset=4))
     assert (point.end_offset, point.scan_offset, point.txn_end_offset) == (4, 4, 0)
     assert harness.record("f").leader_epoch == source.leader_epoch + 1
-    harness.lead("f", second)
-    await second.opened("f")
+    await harness.hand_over("f", second)
     ends = [(await second.epoch_end("f", epoch)).end_offset for epoch in (1, 2, 3, 4, 5)]
     assert ends == [2, 4, 4, 4, 4], "epoch 3 of the source has no records in the fork"
     assert await second.values("f") == [b"a", b"b"] * 2
@@ -57,12 +55,10 @@ async def test_epochs_that_a_fork_does_not_know_never_end_too_early(cluster):
     harness, first, second = cluster
     harness.topic("t")
     for leader in (first, second) * (EPOCHS_MAX // 2 + 1):
-        harness.lead("t", leader)
-        await leader.opened("t")
+        await harness.hand_over("t", leader)
         assert (await leader.produce("t", batch(b"a", b"b"))).error_code == 0
     await fork(harness, second, "t", "f")
-    harness.lead("f", first)
-    await first.opened("f")
+    await harness.hand_over("f", first)
     ends = [(await first.epoch_end("f", epoch)).end_offset for epoch in (1, 2, 3, 4)]
     assert ends == [4, 4, 6, 8]
 
@@ -70,8 +66,7 @@ async def test_epochs_that_a_fork_does_not_know_never_end_too_early(cluster):
 async def test_a_fork_point_is_at_a_batch_boundary(cluster):
     harness, leader, _ = cluster
     harness.topic("t")
-    harness.lead("t", leader)
-    await leader.opened("t")
+    await harness.hand_over("t", leader)
     for values in ((b"0", b"1", b"2"), (b"3",), (b"4", b"5")):
         await leader.produce("t", batch(*values))
     for offset, end in {0: 0, 1: 0, 2: 0, 3: 3, 4: 4, 5: 4, 6: 6}.items():
@@ -87,8 +82,7 @@ async def test_a_fork_point_is_at_a_batch_boundary(cluster):
     refused = (await find_fork_points(leader, [("t", {0: WantedPoint(offset=1)})]))[0][0]
     assert isinstance(refused, PointRefusal)
     await fork(harness, leader, "t", "f", WantedPoint(offset=2))
-    harness.lead("f", leader)
-    found = await leader.opened("f")
+    found = await harness.hand_over("f", leader)
     assert (found.log_start_offset, found.high_watermark) == (2, 2)
     assert (await leader.produce("f", batch(b"own"))).base_offset == 2
 
@@ -96,8 +90,7 @@ async def test_a_fork_point_is_at_a_batch_boundary(cluster):
 async def test_only_the_leader_reports_fork_points(cluster):
     harness, leader, other = cluster
     harness.topic("t")
-    harness.lead("t", leader)
-    await leader.opened("t")
+    await harness.hand_over("t", leader)
     refused = (await find_fork_points(other, [("t", {0: NOWHERE})]))[0][0]
     assert isinstance(refused, PointRefusal)
     assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -109,20 +102,17 @@ async def test_only_the_leader_reports_fork_points(cluster):
 async def test_producers_of_the_source_are_unknown_in_the_fork(cluster):
     harness, leader, other = cluster
     harness.topic("t")
-    harness.lead("t", leader)
-    await leader.opened("t")
+    await harness.hand_over("t", leader)
     await leader.produce("t", idempotent(0, b"a", b"b"))
     await leader.produce("t", transactional(7, 0, b"c"))
     await fork(harness, leader, "t", "f")
-    harness.lead("f", leader)
-    await leader.opened("f")
+    await harness.hand_over("f", leader)
     assert (await leader.produce("f", idempotent(0, b"d"))).error_code == 0
     assert (await leader.produce("f", transactional(7, 0, b"e"))).error_code == 0
     # Without a checkpoint, the next leader replays the log of the source as well.
     await leader.crash()
     await harness.fail_over(leader, other)
-    harness.lead("f", other)
-    await other.opened("f")
+    await harness.hand_over("f", other)
     repeated = await other.produce("f", idempotent(0, b"d"))
     assert (repeated.error_code, repeated.base_offset) == (0, 4)
     assert (await other.produce("f", idempotent(1, b"g"))).error_code == 0
@@ -134,8 +124,7 @@ async def test_forking_restores_deleted_records_and_transaction_outcomes(cluster
     harness, leader, other = cluster
     harness.grace_ms = 1_000
     harness.topic("t")
-    harness.lead("t", leader)
-    partition = await leader.opened("t")
+    partition = await harness.hand_over("t", leader)
     await leader.produce("t", transactional(7, 0, b"aborted"))
     assert await leader.mark("t", 7, commit=False) == 0
     await leader.produce("t", transactional(8, 0, b"committed"))
@@ -145,8 +134,7 @@ async def test_forking_restores_deleted_records_and_transaction_outcomes(cluster
     assert await leader.partitions.trim_all([(partition, 6)], keep=True) == [None]
     assert (partition.log_start_offset, partition.high_watermark) == (6, 6)
     await fork(harness, leader, "t", "f", with_kept=True)
-    harness.lead("f", other)
-    forked = await other.opened("f")
+    forked = await harness.hand_over("f", other)
     assert (forked.log_start_offset, partition.log_start_offset) == (0, 6)
     assert {b"aborted", b"committed", b"open", b"plain"} <= set(await other.values("f"))
     assert await other.committed("f") == [b"committed", b"plain"]
@@ -213,8 +201,7 @@ async def test_forks_of_random_logs_contain_the_decided_records_below_the_fork_p
     harness, leader, other = cluster
     rng, source = Random(seed), Source(Random(seed))
     harness.topic("t")
-    harness.lead("t", leader)
-    partition = await leader.opened("t")
+    partition = await harness.hand_over("t", leader)
     for _ in range(rng.randint(5, 40)):
         await source.grow(leader)
         if rng.random() < 0.1:
@@ -227,8 +214,7 @@ async def test_forks_of_random_logs_contain_the_decided_records_below_the_fork_p
         requested = WantedPoint(offset=rng.randint(start, partition.high_watermark))
         point = await fork(harness, leader, "t", name, NOWHERE if number == 0 else requested)
         everything, committed = source.values(start, point.end_offset)
-        harness.lead(name, other)
-        forked = await other.opened(name)
+        forked = await harness.hand_over(name, other)
         await other.storage.flush()
         found = await other.values_from(name, start)
         assert [value for value in found if b"/" in value] == everything, "without markers"
@@ -236,8 +222,7 @@ async def test_forks_of_random_logs_contain_the_decided_records_below_the_fork_p
         assert forked.last_stable_offset == forked.high_watermark
         assert (await other.produce(name, batch(b"own"))).error_code == 0
         # Again from the objects, by a leader that has nothing in memory.
-        harness.lead(name, leader)
-        await leader.opened(name)
+        await harness.hand_over(name, leader)
         assert await leader.committed(name, start) == [*committed, b"own"]
     harness.image.check_invariants()
 

@@ -155,8 +155,7 @@ async def test_lookups_by_timestamp_with_unknown_timestamps(harness, pair, name,
     await leader.storage.upload()
     await check()
     leader = two
-    harness.lead("t", two)
-    await two.opened("t")
+    await harness.hand_over("t", two)
     await check()
 
 
@@ -169,8 +168,7 @@ async def test_the_newest_stable_record_of_a_range_that_continues_after_the_last
     await one.produce("t", batch(b"a", b"b", timestamp=NOW + 5))
     await one.produce("t", transactional(8, 0, b"x"))
     await one.produce("t", batch(b"c", timestamp=NOW + 9))
-    harness.lead("t", two)
-    await two.opened("t")
+    await harness.hand_over("t", two)
     for isolation_level, wanted in ((0, (3, NOW + 9)), (1, (0, NOW + 5))):
         found = await two.list_offsets("t", -3, isolation_level=isolation_level)
         assert (found.offset, found.timestamp) == wanted

@@ -89,8 +89,7 @@ class Log:
     async def commit(self):
         """Upload and commit everything by changing the leader."""
         self.leads += 1
-        self.harness.lead("t", self.leader)
-        await self.leader.opened("t")
+        await self.harness.hand_over("t", self.leader)
 
     async def upload(self):
         """Upload everything without changing the leader, which keeps the records in memory."""
@@ -137,8 +136,7 @@ class Log:
 @pytest.fixture
 async def log(harness, pair):
     harness.topic("t", **COMPACT)
-    harness.lead("t", pair[0])
-    await pair[0].opened("t")
+    await harness.hand_over("t", pair[0])
     return Log(harness, pair)
 
 
@@ -359,8 +357,7 @@ async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, ha
     point = (await find_fork_points(log.leader, [("t", {0: WantedPoint()})]))[0][0]
     fork = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=True)
     harness.topic("f", fork=fork)
-    harness.lead("f", log.brokers[1])
-    await log.brokers[1].opened("f")
+    await harness.hand_over("f", log.brokers[1])
     assert await log.brokers[1].values_from("f", 0) == [b"1", b"1", None, b"1"]
     harness.now_ms += 1
     await log.produce(keyed((b"c", b"1")))
@@ -452,8 +449,7 @@ async def test_one_upload_serves_all_logs_due_for_compaction(log, harness, monke
     topics = ["t", "u", "v"]
     for topic in topics[1:]:
         harness.topic(topic, **COMPACT)
-        harness.lead(topic, leader)
-        await leader.opened(topic)
+        await harness.hand_over(topic, leader)
     for topic in topics:
         for value in (b"1", b"2"):
             assert (await leader.produce(topic, keyed((b"a", value)))).error_code == 0
@@ -471,8 +467,7 @@ async def test_one_upload_serves_all_logs_due_for_compaction(log, harness, monke
 async def test_only_cleanable_ranges_are_uploaded(log, harness):
     """Records after an open transaction and logs without compaction are not uploaded."""
     harness.topic("plain")
-    harness.lead("plain", log.leader)
-    await log.leader.opened("plain")
+    await harness.hand_over("plain", log.leader)
     await log.leader.produce("plain", keyed((b"a", b"1")))
     await log.produce(transactional(7, 0, (b"a", b"1")), keyed((b"a", b"2")))
     duty = cleaner_of(log.leader)
@@ -606,8 +601,7 @@ async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, 
     await dead.crash()
     log.leads += 1
     await harness.fail_over(dead, log.leader)
-    harness.lead("t", log.leader)
-    await log.leader.opened("t")
+    await harness.hand_over("t", log.leader)
     repeated = await log.leader.produce("t", idempotent(2, b"2"))
     assert (repeated.error_code, repeated.base_offset) == (0, 2)
     assert (await log.leader.produce("t", idempotent(3, b"3"))).base_offset == 4
@@ -845,8 +839,7 @@ async def test_a_fork_point_is_not_inside_a_compacted_range(log, harness):
         point = await point_at(**at)
         assert isinstance(point, m.ForkedPartition)
         harness.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
-        harness.lead(name, log.brokers[1])
-        await log.brokers[1].opened(name)
+        await harness.hand_over(name, log.brokers[1])
         assert (await log.brokers[1].produce(name, keyed((b"own", b"z")))).error_code == 0
         assert await log.brokers[1].values_from(name, 0) == [*values, b"z"]
 
@@ -875,8 +868,7 @@ async def test_a_fork_contains_records_that_are_compacted_during_its_creation(
     assert isinstance(point, m.ForkedPartition)
     topic_id = harness.image.topics.by_name("t").topic_id
     harness.topic("f", fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
-    harness.lead("f", log.brokers[1])
-    await log.brokers[1].opened("f")
+    await harness.hand_over("f", log.brokers[1])
     assert await log.brokers[1].committed("f") == [b"new"]
 
 

@@ -67,14 +67,12 @@ async def sizes(broker, topics=None, version=4):
 async def test_the_size_of_a_record_is_the_same_in_the_wal_and_in_objects(harness, pair):
     harness.topic("t")
     one, other = pair
-    harness.lead("t", one)
-    await one.opened("t")
+    await harness.hand_over("t", one)
     assert await sizes(one) == {("t", 0): (0, 0, 0)}
     first, second = batch(b"a" * 100), batch(b"b" * 50)
     await one.produce("t", first)
     assert await sizes(one) == {("t", 0): (len(first), 0, len(first))}
-    harness.lead("t", other)
-    await other.opened("t")
+    await harness.hand_over("t", other)
     assert await sizes(one) == {}
     assert await sizes(other) == {("t", 0): (len(first), 1, len(first))}
     await other.produce("t", second)
@@ -106,8 +104,7 @@ async def test_only_requested_partitions_are_listed_once_and_in_order(harness, p
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_every_version_contains_the_sizes(harness, pair, version):
     harness.topic("t")
-    harness.lead("t", pair[0])
-    await pair[0].opened("t")
+    await harness.hand_over("t", pair[0])
     records = batch(b"a")
     await pair[0].produce("t", records)
     own = (0, len(records)) if version >= 2 else (-1, -1)
@@ -118,8 +115,7 @@ async def test_every_version_contains_the_sizes(harness, pair, version):
 async def test_details_are_returned_only_on_request(harness, pair, version):
     """Some Kafka clients do not skip unknown tagged fields."""
     harness.topic("t")
-    harness.lead("t", pair[0])
-    await pair[0].opened("t")
+    await harness.hand_over("t", pair[0])
     await pair[0].produce("t", batch(b"a"))
     (topic,) = (await described(pair[0], version=version)).topics
     (part,) = topic.partitions
@@ -130,11 +126,9 @@ async def test_details_are_returned_only_on_request(harness, pair, version):
 async def test_ranges_before_the_log_start_are_not_counted(harness, pair):
     harness.topic("t")
     one, other = pair
-    harness.lead("t", one)
-    await one.opened("t")
+    await harness.hand_over("t", one)
     await one.produce("t", batch(b"a" * 1_000))
-    harness.lead("t", other)
-    await other.opened("t")
+    await harness.hand_over("t", other)
     kept = batch(b"b")
     await other.produce("t", kept)
     errors = await other.partitions.trim_all([(await other.opened("t"), Offset(1))])
@@ -148,8 +142,7 @@ async def test_a_long_response_yields_to_other_tasks_and_tolerates_a_deletion(
     harness.topic("a")
     harness.topic("b")
     for name in ("a", "b"):
-        harness.lead(name, pair[0])
-        await pair[0].opened(name)
+        await harness.hand_over(name, pair[0])
     monkeypatch.setattr("penstock.broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
     request = wire.DescribeLogDirsRequest(None)
     context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)

@@ -199,8 +199,7 @@ async def test_the_number_of_batches_in_a_response_is_limited(one, monkeypatch):
 
 async def test_leader_epochs_are_validated(one):
     await one.produce("t", batch(b"a"))
-    one.harness.lead("t", one)
-    partition = await one.opened("t")
+    partition = await one.harness.hand_over("t", one)
     assert partition.leader_epoch == 1
 
     async def error(epoch):
@@ -256,8 +255,7 @@ async def test_read_committed_gets_a_list_of_aborted_transactions(one):
 
 async def test_the_current_leader_is_returned_in_versions_that_have_the_field(one):
     two = await one.harness.broker(2)
-    one.harness.lead("t", two)
-    await two.opened("t")
+    await one.harness.hand_over("t", two)
     produced = await one.produce("t", batch(b"a"), version=11)
     assert (produced.error_code, produced.current_leader.leader_id) == (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -274,8 +272,7 @@ async def test_cold_data_is_read_from_the_store(one):
         await one.produce("t", batch(b"%d" % at), index=1)
     two = await one.harness.broker(2)
     for index in (0, 1):
-        one.harness.lead("t", two, index)
-        await two.opened("t", index)
+        await one.harness.hand_over("t", two, index)
     assert await two.values("t") == [b"%d" % at for at in range(5)]
     response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
     assert sorted(len(p.records) > 0 for p in response.responses[0].partitions) == [False, True]
@@ -286,8 +283,7 @@ async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one,
     for at in range(60):
         await one.produce("t", batch(b"%02d" % at))
     two = await one.harness.broker(2)
-    one.harness.lead("t", two)
-    await two.opened("t")
+    await one.harness.hand_over("t", two)
     cold_count = 0
     real = two.storage.reader.read
 
@@ -316,8 +312,7 @@ async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(on
     """The position of the consumer was valid, so it must not be reset."""
     await one.produce("t", batch(b"a"))
     two = await one.harness.broker(2)
-    one.harness.lead("t", two)
-    await two.opened("t")
+    await one.harness.hand_over("t", two)
     real = two.harness.store.get_range
 
     async def deleted_meanwhile(key, start, length):
@@ -334,10 +329,8 @@ async def test_an_unreadable_partition_is_a_retriable_error_only_for_itself(one)
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"), index=1)
     two = await one.harness.broker(2)
-    one.harness.lead("t", two)
-    await two.opened("t")
-    one.harness.lead("t", two, 1)
-    await two.opened("t", 1)
+    await one.harness.hand_over("t", two)
+    await one.harness.hand_over("t", two, 1)
     await two.produce("t", batch(b"c"), index=1)
     await one.harness.store.delete([info.key async for info in one.harness.store.list("")])
     response = await two.fetch_all([("t", 0, 0), ("t", 1, 1)], version=12)
@@ -367,8 +360,7 @@ async def test_list_offsets_by_timestamp(one):
     assert await offset(NOW + 301) == (-1, -1)
     assert (await one.list_offsets("t", NOW)).leader_epoch == 0
     two = await one.harness.broker(2)
-    one.harness.lead("t", two)
-    await two.opened("t")
+    await one.harness.hand_over("t", two)
     cold = [
         (found.offset, found.timestamp)
         for found in [await two.list_offsets("t", t) for t in (-3, NOW + 101)]

@@ -46,8 +46,7 @@ async def test_producer_state_is_kept_for_24_hours_however_many_others_write(har
     """It survives log compaction, a move with a checkpoint, and a failover that replays the log."""
     one, two = pair
     harness.topic("t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    harness.lead("t", one)
-    partition = await one.opened("t")
+    partition = await harness.hand_over("t", one)
     assert (await one.produce("t", idempotent(0, b"first"))).base_offset == 0
     for pid in range(1_000, 11_200):
         assert (await one.produce("t", idempotent(0, b"other", pid=pid))).error_code == 0
@@ -57,14 +56,12 @@ async def test_producer_state_is_kept_for_24_hours_however_many_others_write(har
     await duty.check()
     assert duty.removed_records == 10_200
     assert (await one.produce("t", idempotent(0, b"first"))).base_offset == 0
-    harness.lead("t", two)
-    moved = await two.opened("t")
+    moved = await harness.hand_over("t", two)
     assert (await two.produce("t", idempotent(0, b"first"))).base_offset == 0
     assert (await two.produce("t", idempotent(0, b"late", pid=9))).error_code == 0
     await two.crash()
     await harness.fail_over(two, one)
-    harness.lead("t", one)
-    recovered = await one.opened("t")
+    recovered = await harness.hand_over("t", one)
     for pid, offset in ((42, 0), (1_000, 1), (11_199, 10_200), (9, 10_201)):
         value = {42: b"first", 9: b"late"}.get(pid, b"other")
         assert (await one.produce("t", idempotent(0, value, pid=pid))).base_offset == offset
@@ -90,8 +87,7 @@ async def test_a_repeated_batch_gets_its_old_offset_after_closing_and_opening(ha
     for at in range(7):
         assert (await one.produce("t", idempotent(at, b"%d" % at))).base_offset == at
     two = await harness.broker(2)
-    harness.lead("t", two)
-    moved = await two.opened("t")
+    moved = await harness.hand_over("t", two)
     assert moved.log_end_offset == 7
     assert (await two.produce("t", idempotent(6, b"6"))).base_offset == 6
     assert (await two.produce("t", idempotent(3, b"3"))).base_offset == 3
@@ -193,8 +189,7 @@ async def test_recovery_after_a_checkpoint_equals_the_live_state(harness, one):
     assert restored.log.dirty_bytes > 0
     await two.close()
     three = await harness.broker(3)
-    harness.lead("t", three)
-    clean = await three.opened("t")
+    clean = await harness.hand_over("t", three)
     assert state_of(clean)[0] == before[0]
     assert clean.log.dirty_bytes == 0
 
@@ -262,24 +257,21 @@ async def test_a_repeated_batch_gets_the_append_time_of_the_original(harness, pa
     """The next leaders return it, too: from the checkpoint or from the log."""
     one, two = pair
     harness.topic("t")
-    harness.lead("t", one)
-    await one.opened("t")
+    await harness.hand_over("t", one)
     responses = [(await one.produce("t", idempotent(0, b"a", pid=7))).log_append_time_ms]
     harness.configure("t", "message.timestamp.type", "LogAppendTime")
     times = [harness.now_ms]
     responses += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
     harness.now_ms += 1_000
     responses += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
-    harness.lead("t", two)
-    await two.opened("t")
+    await harness.hand_over("t", two)
     responses += [(await two.produce("t", idempotent(0, b"b"))).log_append_time_ms]
     times += [harness.now_ms]
     responses += [(await two.produce("t", idempotent(1, b"c"))).log_append_time_ms]
     await two.crash()
     await harness.fail_over(two, one)
     harness.now_ms += 1_000
-    harness.lead("t", one)
-    await one.opened("t")
+    await harness.hand_over("t", one)
     for pid, sequence, value in ((42, 0, b"b"), (42, 1, b"c"), (7, 0, b"a")):
         response = await one.produce("t", idempotent(sequence, value, pid=pid))
         assert response.error_code == 0

@@ -296,8 +296,7 @@ async def test_the_txn_stream_is_trimmed_with_the_log(harness, one):
     await one.partitions._opener.checkpoint([partition])
     assert partition.log.txn.start_offset == 5
     two = await harness.broker(2)
-    harness.lead("t", two)
-    await two.opened("t")
+    await harness.hand_over("t", two)
     raw = (await two.fetch("t", 5, isolation_level=1)).raw
     assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [
         (7, 4),

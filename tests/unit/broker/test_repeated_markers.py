@@ -94,8 +94,7 @@ async def test_the_next_leader_detects_a_late_copy(harness, one, way):
     await one.produce("t", transactional(7, 1, b"second"))
     two = await harness.broker(2)
     if way == "move":
-        harness.lead("t", two)
-        await two.opened("t")
+        await harness.hand_over("t", two)
         await one.close()
     else:
         if way != "crash":

@@ -105,13 +105,11 @@ async def written(harness, brokers, topic, *timestamps_ms):
     leader = brokers[0]
     for at, timestamp_ms in enumerate(timestamps_ms):
         leader = brokers[at % 2]
-        harness.lead(topic, leader)
-        await leader.opened(topic)
+        await harness.hand_over(topic, leader)
         response = await leader.produce(topic, batch(b"a", b"b", timestamp=timestamp_ms))
         assert response.error_code == 0
     leader = brokers[len(timestamps_ms) % 2]
-    harness.lead(topic, leader)
-    await leader.opened(topic)
+    await harness.hand_over(topic, leader)
     return leader
 
 
@@ -157,8 +155,7 @@ async def test_a_changed_config_applies_from_the_next_check_on(harness, pair):
 
 async def test_retention_does_not_apply_to_a_compacted_topic(harness, pair):
     harness.topic("t", **{"cleanup.policy": "compact", "retention.ms": "1"})
-    harness.lead("t", pair[0])
-    partition = await pair[0].opened("t")
+    partition = await harness.hand_over("t", pair[0])
     await duty_of(pair[0]).check()
     assert partition.log_start_offset == 0
 

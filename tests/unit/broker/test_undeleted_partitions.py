@@ -37,8 +37,7 @@ async def test_the_leader_commits_everything_when_its_topic_is_deleted(cluster):
     found = [response[("t", 0)] for response in await asyncio.gather(*responses)]
     await until(lambda: not has_open_stream(harness))
     harness.undelete("t", "u")
-    harness.lead("u", other)
-    await other.opened("u")
+    await harness.hand_over("u", other)
     assert [item.error_code for item in found] == [0] * 20
     assert await other.values("u") == [b"%d" % n for n in range(20)]
     repeated = await other.produce("u", idempotent(19, b"19"))
@@ -85,8 +84,7 @@ async def test_open_transactions_are_aborted_and_their_producers_fenced(cluster,
     harness.delete("t", GRACE_MS)
     await until(lambda: not has_open_stream(harness))
     harness.undelete("t", "t")
-    harness.lead("t", leader)
-    await leader.opened("t")
+    await harness.hand_over("t", leader)
     reader = leader
     if dies:
         await leader.crash()
@@ -110,12 +108,10 @@ async def test_only_transactions_open_at_the_deletion_are_aborted(cluster):
     harness.delete("t", GRACE_MS)
     await until(lambda: not has_open_stream(harness))
     harness.undelete("t", "t")
-    harness.lead("t", leader)
-    partition = await leader.opened("t")
+    partition = await harness.hand_over("t", leader)
     assert (await leader.produce("t", transactional(7, 0, b"open", b"too"))).error_code == 0
     await leader.partitions.trim(partition, 2)
-    harness.lead("t", other)
-    await other.opened("t")
+    await harness.hand_over("t", other)
     assert (await other.produce("t", transactional(7, 2, b"more"))).error_code == 0
     assert (await other.mark("t", 7, commit=True)) == 0
     assert await other.committed("t", 2) == [b"too", b"more"]

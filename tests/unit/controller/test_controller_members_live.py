@@ -66,7 +66,6 @@ async def test_the_quorum_status_lists_addresses_disks_and_lags(
     assert status.high_watermark == status.log_end
     assert not status.is_changing
     assert len({member.directory_id for member in status.members}) == 3
-    await client.close()
 
 
 async def test_brokers_follow_a_quorum_whose_controllers_are_all_replaced(
@@ -102,7 +101,6 @@ async def test_brokers_follow_a_quorum_whose_controllers_are_all_replaced(
         await quorum.start_one(number)
     await quorum.leader()
     assert await get(client, "with the old list") == b"v"
-    await client.close()
 
 
 async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
@@ -144,7 +142,6 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
     await put(client, "with the new disk")
     leader = await quorum.leader()
     assert {leader, lost} | {other} == {0, 1, 2}
-    await client.close()
 
 
 async def test_a_controller_with_a_restored_data_directory_cannot_vote_and_rejoins_empty(
@@ -181,7 +178,6 @@ async def test_a_controller_with_a_restored_data_directory_cannot_vote_and_rejoi
     await add(client, str(victim))
     await until(lambda: role(newcomer) == "voter")
     assert await get(client, "acknowledged") == b"v"
-    await client.close()
 
 
 async def until_removed(client: ControllerClient, number: int) -> None:
@@ -230,7 +226,6 @@ async def test_a_leader_transfers_its_leadership_before_it_is_removed(
     assert direct.address != removed.address, "a node outside of the quorum has nothing to serve"
     await observer.stop()
     await direct.close()
-    await client.close()
 
 
 async def test_impossible_changes_are_rejected_with_the_reason(quorum: Quorum) -> None:
@@ -254,7 +249,6 @@ async def test_impossible_changes_are_rejected_with_the_reason(quorum: Quorum) -
             await asyncio.sleep(0.05)
     with pytest.raises(QuorumChangeRefused, match="no majority"):
         await remove(client, (leader + 2) % 3)
-    await client.close()
 
 
 async def test_controllers_that_all_restart_with_new_addresses_find_each_other(
@@ -276,7 +270,6 @@ async def test_controllers_that_all_restart_with_new_addresses_find_each_other(
             member.address for member in (await client.describe_quorum()).members
         ] != quorum.addresses:
             await asyncio.sleep(0.02)
-    await client.close()
 
 
 async def test_leadership_is_transferred_on_request(quorum: Quorum) -> None:
@@ -286,7 +279,6 @@ async def test_leadership_is_transferred_on_request(quorum: Quorum) -> None:
     await client.transfer_leadership(m.TransferLeadership(node_id=target), timeout_s=WAIT_S)
     await until(lambda: quorum.servers[target].is_leading)
     assert (await client.describe_quorum()).leader_id == target
-    await client.close()
 
 
 async def test_leadership_is_transferred_once_to_any_voter(quorum: Quorum) -> None:
@@ -296,7 +288,6 @@ async def test_leadership_is_transferred_once_to_any_voter(quorum: Quorum) -> No
     status = await client.describe_quorum()
     assert status.leader_id != before.leader_id
     assert status.leader_epoch == before.leader_epoch + 1
-    await client.close()
 
 
 async def test_a_new_controller_loads_the_snapshot_if_the_log_is_truncated(
@@ -318,7 +309,6 @@ async def test_a_new_controller_loads_the_snapshot_if_the_log_is_truncated(
     await client.transfer_leadership(m.TransferLeadership(node_id=3), timeout_s=WAIT_S)
     await until(lambda: newcomer.is_leading)
     assert [await get(client, f"k{number}") for number in range(3)] == [b"v"] * 3
-    await client.close()
 
 
 async def add_when_there(client: ControllerClient, node_id: int) -> None:

@@ -75,7 +75,6 @@ async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(
             )
         await quorum.start_one(leader)
     assert not lost, "no broker stopped writing"
-    await client.close()
 
 
 async def test_a_partitioned_leader_commits_nothing_and_returns_nothing(quorum: Quorum) -> None:
@@ -104,7 +103,6 @@ async def test_a_partitioned_leader_commits_nothing_and_returns_nothing(quorum: 
         await until(lambda a=reached, b=own: a.committed_offset == b.committed_offset)
     assert await get(client, "lost") is None
     assert await get(client, "after") == b"v"
-    await client.close()
 
 
 async def test_a_deposed_leader_serves_no_image_until_it_has_reloaded_it(
@@ -143,7 +141,6 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_reloaded_it(
     quorum.heal()
     await observer.stop()
     await observer_client.close()
-    await client.close()
 
 
 async def take_snapshot(quorum: Quorum) -> None:
@@ -198,7 +195,6 @@ async def test_a_controller_that_was_down_too_long_loads_the_snapshot(quorum: Qu
     await quorum.leader()
     for key in ("first", "more-2", "again-0", "again-2"):
         assert await get(client, key) == b"v"
-    await client.close()
 
 
 async def test_leadership_can_be_transferred(quorum: Quorum) -> None:
@@ -211,7 +207,6 @@ async def test_leadership_can_be_transferred(quorum: Quorum) -> None:
     await until(lambda: handed.transfer(target))
     await until(lambda: quorum.servers[target].is_leading)
     assert await get(client, "before") == b"v"
-    await client.close()
 
 
 async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
@@ -250,7 +245,6 @@ async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
     )
     assert acknowledged
     assert not missing
-    await client.close()
 
 
 async def test_a_quorum_of_five_survives_the_loss_of_two_controllers(tmp_path: Path) -> None:
