@@ -101,7 +101,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             # If two runs create the tables of a database concurrently, one may fail; at its next
             # attempt, the tables exist.
             if attempt == _OPEN_TRIES - 1 or isinstance(error, ValueError):
-                raise InvalidTable(f"the catalog cannot be opened: {error}") from error
+                raise InvalidTable(f"the catalog cannot be opened: {_reason(error)}") from error
     raise AssertionError("the last attempt raises")
 
 

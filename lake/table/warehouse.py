@@ -92,7 +92,13 @@ class Warehouse:
             directory = Path(store.directory).resolve()
             found["warehouse"] = directory.as_uri()
             if not self.catalog_type and not self.catalog_uri:
-                directory.mkdir(parents=True, exist_ok=True)
+                try:
+                    directory.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise InvalidTable(
+                        f"--warehouse {directory}: the directory cannot be created:"
+                        f" {error.strerror}"
+                    ) from None
                 found |= {"type": "sql", "uri": f"sqlite:///{directory / _SQLITE}"}
         else:
             found |= {

@@ -31,6 +31,7 @@ from penstock.lake.table.query import query
 from penstock.lake.table.rows import OFFSET
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
+from penstock.lake.table.warehouse import Warehouse
 from tests.support.iceberg_deletes import delete_row
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run, Watched, nothing
@@ -265,6 +266,15 @@ def test_tables_with_the_same_name_are_queried_by_namespace(run: Run) -> None:
     create("default.orders")
     assert found("orders") == [{"x": "default.orders"}]
     assert found("sales.orders") == [{"x": "sales.orders"}]
+
+
+def test_unusable_warehouses_are_reported_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidTable, match=r"/file: the directory cannot be created: File exists"):
+        Warehouse(kind="iceberg", location=f"{tmp_path}/file").table("t", Layout())
+    (tmp_path / "catalog.db").write_text("something else")
+    with pytest.raises(InvalidTable, match=r"cannot be opened: .* file is not a database$"):
+        Warehouse(kind="iceberg", location=str(tmp_path)).table("t", Layout())
 
 
 @pytest.mark.parametrize(
