@@ -69,7 +69,7 @@ def test_cluster_outlives_the_thread_that_started_it() -> None:
         cluster.start()
 
     try:
-        thread = threading.Thread(target=start)
+        thread = threading.Thread(target=start, daemon=True)
         thread.start()
         thread.join()
         wait_until(lambda: not Path(f"/proc/self/task/{ids[0]}").exists())
