@@ -9,12 +9,13 @@ import pytest
 
 from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.partition.log import LogConfig
+from penstock.broker.partition.manager import PartitionStates
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerState
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.protocol.error_codes import ErrorCode
-from tests.support.partition_harness import NOW, batch, idempotent, key_of
+from tests.support.partition_harness import NOW, batch, idempotent
 from tests.support.waiting import until
 from tests.unit.broker.test_log_cleaning import cleaner_of
 
@@ -454,4 +455,4 @@ async def test_a_closing_broker_commits_everything_it_has_appended(harness, pair
     assert [response.base_offset for response in responses] == list(range(20))
     assert (await other.opened("t")).log_end_offset == 20
     assert isinstance(other.partitions.get("t", 0), Partition)
-    assert key_of(harness, "t") not in leader.partitions._hosted
+    assert leader.partitions.states() == PartitionStates()

@@ -244,8 +244,7 @@ async def test_the_next_leader_loads_the_last_stable_offset_and_aborted_transact
         harness.lead("t", two)
     else:
         if way != "crash":
-            await one.partitions._opener.checkpoint(list(one.partitions))
-            await one.storage.flush()
+            await one.partitions.checkpoint_durably(await one.opened("t"))
             await one.produce("t", transactional(9, 0, b"after"))
         await one.crash()
         await harness.fail_over(one, two)

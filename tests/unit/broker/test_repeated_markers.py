@@ -98,8 +98,7 @@ async def test_the_next_leader_detects_a_late_copy(harness, one, way):
         await one.close()
     else:
         if way != "crash":
-            await one.partitions._opener.checkpoint(list(one.partitions))
-            await one.storage.flush()
+            await one.partitions.checkpoint_durably(await one.opened("t"))
         await one.crash()
         await harness.fail_over(one, two)
     partition = await two.opened("t")

@@ -14,7 +14,7 @@ from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.groups.classic.model import JoinRequest, Protocol
 from penstock.broker.groups.common.model import GroupState, GroupType
 from penstock.broker.groups.common.records import ConsumerRecordKind, decode_consumer_key
-from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
+from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
@@ -416,12 +416,13 @@ async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_stream
 
 async def test_a_group_that_changes_its_type_gets_new_timers(coordinators):
     """The timer of the former streams group would fire first, and do nothing."""
-    coordinator = await coordinators.next(streams={"session_timeout_ms": 50})
+    coordinator = await coordinators.next(
+        streams={"session_timeout_ms": 50}, consumer={"session_timeout_ms": 150}
+    )
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
     joined = await coordinator.join("g", classic_join())
     await coordinator.leave("g", [(joined.member_id, None)])
-    coordinator.consumers._limits_of = lambda _: ConsumerLimits(session_timeout_ms=150)
     consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
     assert (await coordinator.consumers.heartbeat("g", consumer, 1)).error is ErrorCode.NONE
     members = group_of(coordinator).consumer
