@@ -1,4 +1,4 @@
-"""Settings of one broker process, with Kafka's names where Kafka has the setting. Validated at
+"""Settings of one broker process, under Kafka's names where Kafka has an equivalent. Validated at
 construction.
 """
 
@@ -46,7 +46,9 @@ _ORDERED: Final = (
     ("group_streams_min_heartbeat_interval_ms", "group_streams_max_heartbeat_interval_ms", True),
     ("group_streams_num_standby_replicas", "group_streams_max_standby_replicas", True),
 )
-"""A setting, one that it must not exceed, and whether they may be equal."""
+"""Pairs of settings: the first must not exceed the second, and the flag states whether they may be
+equal.
+"""
 
 
 _MAX_CONNECTIONS: Final = "max.connections"
@@ -117,10 +119,10 @@ class BrokerConfig:
     shutdown_redirect_ms: Annotated[
         int, Setting("shutdown.redirect.ms", Kind.DURATION, 0, 600_000)
     ] = 0
-    """How long a stopping broker that has moved its partitions away still responds to clients with
-    the new leaders. A client that only notices a closed connection reconnects to this address. If
-    the address disappears with the broker, like that of a pod, the attempt blocks the client for 30
-    s (librdkafka). Added to `shutdown.timeout.ms`.
+    """How long a stopping broker that has moved its partitions away keeps redirecting clients to
+    the new leaders. A client that only sees its connection close reconnects to this address. If the
+    address disappears with the broker, like that of a pod, the attempt blocks the client for 30 s
+    (librdkafka). Added to `shutdown.timeout.ms`.
     """
 
     request_bytes_max: Annotated[
@@ -132,16 +134,18 @@ class BrokerConfig:
         int,
         Setting(_MAX_CONNECTIONS, Kind.INT, 1, 1_000_000, is_dynamic=True, per_listener=True),
     ] = 10_000
-    """Maximum number of connections. Further ones wait until others close; 1,024 of each listener
-    may wait. Unauthenticated connections give way to addresses that have fewer of them. An idle
-    connection takes about 10 KB. Brokers connect to each other beyond the limit if clients have
-    another listener.
+    """Maximum number of connections. Additional connections wait until others close; up to 1,024
+    per listener may wait. Unauthenticated connections are closed in favor of addresses with fewer
+    of them. An idle connection takes about 10 KB. Brokers connect to each other beyond the limit if
+    clients have another listener.
     """
 
     connections_per_ip_max: Annotated[
         int, Setting("max.connections.per.ip", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
-    """Maximum number of connections of one address. The broker closes further ones immediately."""
+    """Maximum number of connections from one address. The broker closes additional ones
+    immediately.
+    """
 
     connections_per_ip_overrides: Annotated[
         tuple[str, ...], Setting("max.connections.per.ip.overrides", Kind.LIST, is_dynamic=True)
@@ -152,13 +156,15 @@ class BrokerConfig:
         int,
         Setting(_CREATION_RATE, Kind.INT, 0, _INT32_MAX, is_dynamic=True, per_listener=True),
     ] = _INT32_MAX
-    """New connections per second, averaged over `quota.window.num` samples. Above it, they wait."""
+    """Maximum number of new connections per second, averaged over `quota.window.num` samples. Above
+    this rate, connections wait.
+    """
 
     connections_idle_ms: Annotated[
         int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 600_000
-    """The broker closes a connection without a complete request for this long. This also limits
-    slow senders.
+    """The broker closes a connection that completes no request for this long. This also limits slow
+    senders.
     """
 
     request_stall_ms: Annotated[
@@ -169,32 +175,33 @@ class BrokerConfig:
     requests_in_flight_max: Annotated[
         int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000, is_dynamic=True)
     ] = 256
-    """Requests of one connection that may wait for responses. Reading pauses at the limit, because
-    clients pipeline without one.
+    """Maximum number of outstanding requests per connection. The broker stops reading at the limit,
+    because clients pipeline without a limit of their own.
     """
 
     response_bytes_max: Annotated[
         int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB, is_dynamic=True)
     ] = 4 * 1024 * 1024
-    """Completed but unsent responses of one connection. Above the limit, no further request of the
-    connection starts, so a client that does not read its responses is blocked. A single response
-    may be larger (`fetch.max.bytes`).
+    """Maximum size of the completed but unsent responses of one connection. Above this limit, the
+    broker starts no more requests from the connection, which blocks a client that does not read its
+    responses. A single response may be larger (`fetch.max.bytes`).
     """
 
     buffered_request_bytes_max: Annotated[
         int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB, is_dynamic=True)
     ] = 512 * 1024 * 1024
-    """Memory for the requests of all connections, including partially received ones. Above the
-    limit, all reading pauses. At least `socket.request.max.bytes`.
+    """Memory for the requests of all connections, including partially received ones. Above this
+    limit, the broker stops reading from all connections. At least `socket.request.max.bytes`.
     """
 
     buffered_principal_percent: Annotated[
         int,
         Setting("queued.max.request.principal.percent", Kind.INT, 1, 100, is_dynamic=True),
     ] = 50
-    """Share of `queued.max.request.bytes` that one principal may use, in percent. Above it, the
-    connections of this principal pause, and above twice the share those within a request are
-    closed. Unauthenticated clients only have the common limit.
+    """Share of `queued.max.request.bytes` that one principal may use, in percent. Above this share,
+    the broker stops reading from the connections of the principal; above twice this share, it
+    closes those that have sent part of a request. Unauthenticated clients are subject only to the
+    overall limit.
     """
 
     quota_window_num: Annotated[int, Setting("quota.window.num", Kind.INT, 1, 1_000)] = 11
@@ -210,15 +217,15 @@ class BrokerConfig:
     fetch_bytes_max: Annotated[
         int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX, is_dynamic=True)
     ] = 55 * 1024 * 1024
-    """Maximum size of the records in one Fetch response, regardless of the request. A single larger
-    batch is still returned.
+    """Maximum size of the records in one Fetch response, regardless of the request. A single batch
+    that is larger is still returned.
     """
 
     fetch_session_slots_max: Annotated[
         int, Setting("max.incremental.fetch.session.cache.slots", Kind.INT, 0, 100_000)
     ] = 1_000
-    """Fetch sessions (KIP-227) that the broker keeps; 0: none. Consumers without one send all their
-    partitions in each request.
+    """Maximum number of fetch sessions (KIP-227) on the broker; 0 disables them. Consumers without
+    a session send all their partitions in each request.
     """
 
     auto_create_topics_enable: Annotated[
@@ -229,32 +236,32 @@ class BrokerConfig:
     num_partitions: Annotated[
         int, Setting("num.partitions", Kind.INT, -1, 10_000, is_dynamic=True)
     ] = 1
-    """Partitions of topics that are created without a partition count. -1: the controller
+    """Number of partitions of topics that are created without a partition count. -1: the controller
     decides.
     """
 
     default_replication_factor: Annotated[
         int, Setting("default.replication.factor", Kind.INT, -1, 100, is_dynamic=True)
     ] = -1
-    """Leader candidates of topics that are created without a replication factor. -1: the controller
-    decides.
+    """Number of leader candidates of topics that are created without a replication factor. -1: the
+    controller decides.
     """
 
     offsets_topic_num_partitions: Annotated[
         int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)
     ] = 50
-    """Partitions of `__consumer_offsets`. Cannot be changed once the topic exists."""
+    """Number of partitions of `__consumer_offsets`. Cannot be changed once the topic exists."""
 
     transaction_state_log_num_partitions: Annotated[
         int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)
     ] = 50
-    """Partitions of `__transaction_state`. Cannot be changed once the topic exists."""
+    """Number of partitions of `__transaction_state`. Cannot be changed once the topic exists."""
 
     transaction_max_timeout_ms: Annotated[
         int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 900_000
-    """Longest timeout that a transaction may request. An open transaction delays committed reads
-    for as long.
+    """Longest timeout that a transaction may request. An open transaction can delay read_committed
+    consumers for that long.
     """
 
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
@@ -279,9 +286,9 @@ class BrokerConfig:
     producer_id_expiration_ms: Annotated[
         int, Setting("producer.id.expiration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 86_400_000
-    """A partition drops an idempotent producer that has written nothing for this long, at its next
-    checkpoint, and then no longer detects its duplicate batches. It tracks at most 100,000
-    producers (35 MiB), regardless of this setting.
+    """A partition drops the state of an idempotent producer that has written nothing for this long,
+    at its next checkpoint. It then no longer detects duplicate batches of this producer. It tracks
+    at most 100,000 producers (35 MiB), regardless of this setting.
     """
 
     log_cleaner_enable: Annotated[bool, Setting("log.cleaner.enable", Kind.BOOL)] = True
@@ -302,8 +309,8 @@ class BrokerConfig:
     log_cleaner_bytes_per_s_max: Annotated[
         int, Setting("log.cleaner.io.max.bytes.per.second", Kind.BYTES, 0, _TIB, is_dynamic=True)
     ] = 32 * 1024 * 1024
-    """Bytes that log compaction reads and writes per second; 0 for no limit. A larger value takes
-    CPU from clients.
+    """Maximum number of bytes that log compaction reads and writes per second; 0 for no limit. A
+    higher value leaves less CPU for clients.
     """
 
     log_retention_check_interval_ms: Annotated[
@@ -339,7 +346,7 @@ class BrokerConfig:
     group_max_size: Annotated[
         int, Setting("group.max.size", Kind.INT, 1, 100_000, is_dynamic=True)
     ] = 1_000
-    """Maximum number of members of one group. Further ones are rejected."""
+    """Maximum number of members of one group. Additional members are rejected."""
 
     group_consumer_session_timeout_ms: Annotated[
         int,
@@ -402,7 +409,7 @@ class BrokerConfig:
     group_consumer_max_size: Annotated[
         int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
-    """Maximum number of members of one consumer group. Further ones are rejected."""
+    """Maximum number of members of one consumer group. Additional members are rejected."""
 
     group_consumer_assignors: Annotated[
         tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST, is_dynamic=True)
@@ -420,8 +427,9 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = "bidirectional"
-    """In which direction a group with members may change its protocol: upgrade, when a member with
-    the consumer protocol joins a classic group; downgrade, when the last such member leaves.
+    """Direction in which a non-empty group may change its protocol: upgrade, when a member with the
+    consumer protocol joins a classic group; downgrade, when the last member with the consumer
+    protocol leaves.
     """
 
     group_consumer_regex_refresh_interval_ms: Annotated[
@@ -434,8 +442,8 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 600_000
-    """How soon a consumer group that subscribes with a regular expression follows changes of ACLs.
-    New topics are found in the next heartbeat.
+    """How soon ACL changes affect a consumer group that subscribes with a regular expression. New
+    topics are matched at the next heartbeat.
     """
 
     group_share_session_timeout_ms: Annotated[
@@ -488,7 +496,7 @@ class BrokerConfig:
             "group.share.record.lock.duration.ms", Kind.DURATION, 1_000, 3_600_000, is_dynamic=True
         ),
     ] = 30_000
-    """Lock of acquired records in share groups without `share.record.lock.duration.ms`."""
+    """Lock duration of acquired records in share groups without `share.record.lock.duration.ms`."""
 
     group_share_min_record_lock_duration_ms: Annotated[
         int,
@@ -496,7 +504,7 @@ class BrokerConfig:
             "group.share.min.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 15_000
-    """Shortest lock of acquired records that the configs of a share group may set."""
+    """Shortest lock duration of acquired records that the configs of a share group may set."""
 
     group_share_max_record_lock_duration_ms: Annotated[
         int,
@@ -504,10 +512,10 @@ class BrokerConfig:
             "group.share.max.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 60_000
-    """Longest lock of acquired records that the configs of a share group may set."""
+    """Longest lock duration of acquired records that the configs of a share group may set."""
 
     group_share_max_size: Annotated[int, Setting("group.share.max.size", Kind.INT, 1, 1_000)] = 200
-    """Maximum number of members of one share group. Further ones are rejected."""
+    """Maximum number of members of one share group. Additional members are rejected."""
 
     group_share_delivery_count_limit: Annotated[
         int, Setting("group.share.delivery.count.limit", Kind.INT, 2, 10)
@@ -517,15 +525,15 @@ class BrokerConfig:
     group_share_partition_max_record_locks: Annotated[
         int, Setting("group.share.partition.max.record.locks", Kind.INT, 100, 10_000)
     ] = 2_000
-    """In-flight records of one partition in a share group. At the limit, no further ones are
-    delivered; a single batch may exceed it.
+    """Maximum number of in-flight records per partition in a share group. At the limit, no more
+    records are delivered; a single batch may exceed it.
     """
 
     group_share_max_share_sessions: Annotated[
         int, Setting("group.share.max.share.sessions", Kind.INT, 1, 100_000)
     ] = 2_000
-    """Members of share groups that may fetch from this broker concurrently. Further ones are
-    rejected.
+    """Maximum number of share group members that may fetch from this broker concurrently.
+    Additional members are rejected.
     """
 
     group_streams_session_timeout_ms: Annotated[
@@ -577,12 +585,12 @@ class BrokerConfig:
     group_streams_max_size: Annotated[
         int, Setting("group.streams.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
-    """Maximum number of members of one streams group. Further ones are rejected."""
+    """Maximum number of members of one streams group. Additional members are rejected."""
 
     group_streams_num_standby_replicas: Annotated[
         int, Setting("group.streams.num.standby.replicas", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
     ] = 0
-    """Standby tasks for each stateful task, in streams groups without the config
+    """Number of standby tasks for each stateful task, in streams groups without the config
     `streams.num.standby.replicas`.
     """
 
@@ -608,20 +616,20 @@ class BrokerConfig:
     share_coordinator_state_topic_num_partitions: Annotated[
         int, Setting("share.coordinator.state.topic.num.partitions", Kind.INT, 1, 10_000)
     ] = 50
-    """Partitions of `__share_group_state`. Cannot be changed once the topic exists."""
+    """Number of partitions of `__share_group_state`. Cannot be changed once the topic exists."""
 
     share_coordinator_snapshot_update_records_per_snapshot: Annotated[
         int,
         Setting("share.coordinator.snapshot.update.records.per.snapshot", Kind.INT, 0, 500),
     ] = 500
-    """Update records of a share partition between two snapshot records. More of them make writes
-    smaller and loading after a failover slower.
+    """Number of update records of a share partition between two snapshot records. A higher number
+    makes writes smaller but loading after a failover slower.
     """
 
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000, is_dynamic=True)
     ] = 30_000
-    """Timeout of one metadata change at the controller if the client specifies none."""
+    """Timeout of a metadata change at the controller if the client does not specify one."""
 
     client_metrics_otlp_endpoint: Annotated[
         str, Setting("client.metrics.otlp.endpoint", Kind.TEXT)
@@ -638,29 +646,29 @@ class BrokerConfig:
 
     schema_registry_url: Annotated[str, Setting("schema.registry.url", Kind.TEXT)] = ""
     """http:// or https:// URL of a schema registry with Confluent's API, for topics with
-    `penstock.value.schema.validation` or `penstock.key.schema.validation`. Without credentials,
-    which have their own setting. Empty: topics cannot have these configs.
+    `penstock.value.schema.validation` or `penstock.key.schema.validation`. The URL must not contain
+    credentials, which have their own setting. Empty: topics cannot have these configs.
     """
 
     schema_registry_basic_auth_user_info: Annotated[
         str, Setting("schema.registry.basic.auth.user.info", Kind.SECRET)
     ] = ""
-    """USER:PASSWORD for the schema registry. Not available as a flag, which other processes can
-    see: use the file or the environment variable.
+    """USER:PASSWORD for the schema registry. Not available as a flag, because other processes can
+    see flags: use the file or the environment variable.
     """
 
     schema_registry_ssl_truststore_location: Annotated[
         str, Setting("schema.registry.ssl.truststore.location", Kind.TEXT)
     ] = ""
     """PEM file with the certificates of the CAs that sign the certificate of the schema registry.
-    Empty: those of the operating system.
+    Empty: the CA certificates of the operating system.
     """
 
     schema_registry_timeout_ms: Annotated[
         int, Setting("schema.registry.timeout.ms", Kind.DURATION, 100, 60_000)
     ] = 5_000
-    """Timeout of schema registry requests. Batches with an unknown schema then get
-    NOT_ENOUGH_REPLICAS, and their producers retry.
+    """Timeout of schema registry requests. After a timeout, batches with an unknown schema are
+    rejected with NOT_ENOUGH_REPLICAS, and their producers retry.
     """
 
     load_report_interval_ms: Annotated[

@@ -164,7 +164,9 @@ def is_dynamic(name: str) -> bool:
 
 
 def problem(name: str, value: str) -> str:
-    """Return why the value of a dynamic config is invalid for a broker, or "" if it is valid."""
+    """Return the reason why the value of a dynamic config is invalid for a broker, or "" if it is
+    valid.
+    """
     if name in UNUSED:
         return UNUSED[name].problem(value)
     try:
@@ -175,7 +177,7 @@ def problem(name: str, value: str) -> str:
 
 
 def canonical(name: str, value: str) -> str:
-    """Convert a valid value to its stored form, without a unit."""
+    """Convert a valid value to its stored form, which has no unit."""
     if name in UNUSED:
         return UNUSED[name].canonical(value)
     setting = known_setting(name).setting
@@ -209,7 +211,7 @@ def settle(
     try:
         return _with(settings, left), problems
     except (SettingInvalid, ValueError):
-        pass  # some are incompatible, so apply them one by one
+        pass  # some configs are incompatible with each other, so apply them one by one
     is_changed = True
     while is_changed:
         is_changed = False
@@ -226,8 +228,8 @@ def settle(
 
 
 def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
-    """Return why these individually valid configs are incompatible with each other, or "" if they
-    are compatible.
+    """Return the reason why these individually valid configs are incompatible with each other, or
+    "" if they are compatible.
     """
     wanted: dict[str, str] = {}
     for layer in layers:
@@ -245,7 +247,7 @@ def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
 
 
 def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
-    """Return changed settings. Raises SettingInvalid or ValueError."""
+    """Return the settings with these changes. Raises SettingInvalid or ValueError."""
     return BrokerSettings(
         _with_listeners(_changed(settings.broker, values), values),
         _changed(settings.stream, values),

@@ -1,6 +1,6 @@
 """Map the errors of all packages to Kafka error codes.
 
-There is one exception class per code, so that `except` clauses and logs name the condition. A
+There is one exception class per code, so that `except` clauses and logs identify the condition. A
 retriable code is used only if the client can succeed by retrying at the right broker.
 """
 
@@ -116,9 +116,10 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
-"""The first match wins. After any other stream error, this broker must stop serving the stream, so
-the code makes the client look up the leader. Java and librdkafka consumers report CORRUPT_MESSAGE
-to the application, but retry silently after KAFKA_STORAGE_ERROR (docs/design/fetch.md).
+"""The first match wins. Any other stream error means that this broker must stop serving the stream,
+so its code makes the client look up the leader. Java and librdkafka consumers report
+CORRUPT_MESSAGE to the application, but retry silently after KAFKA_STORAGE_ERROR
+(docs/design/fetch.md).
 """
 
 

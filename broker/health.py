@@ -1,5 +1,5 @@
-"""Broker readiness. A broker is ready if it serves clients, has a session and thus current
-metadata, and the store accepts writes.
+"""Broker readiness. A broker is ready if it serves clients, has a session (and thus current
+metadata), and its store accepts writes.
 
 The store is probed only on health requests, at most once per `STORE_INTERVAL_S`, with one small
 PUT. With a health request every 5 s, this costs 1.30 USD per month on S3.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 STORE_INTERVAL_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 3.0
-"""Orchestrators' probes need a longer timeout than this."""
+"""The probes of an orchestrator need a longer timeout than this."""
 
 
 class StoreProbe:
@@ -33,7 +33,9 @@ class StoreProbe:
         self._check: asyncio.Task[list[str]] | None = None
 
     async def problems(self) -> list[str]:
-        """Return why the store does not accept writes. Empty if it has accepted one recently."""
+        """Return the reasons why the store does not accept writes; empty if it has recently
+        accepted one.
+        """
         if self._loop.time() - self._written_at < STORE_INTERVAL_S:
             return []
         if self._check is None or self._check.done():

@@ -2,7 +2,7 @@
 
 The next incarnation registers with a new node epoch, and the WAL of the previous one is fenced and
 recovered, as for any other dead broker. A process does not restart a node that runs in another
-process, because both would fence each other forever.
+process, because the two would fence each other forever.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final
 from penstock.broker.node import Broker
 
 VERDICT_S: Final = 10.0
-"""How long to wait until the controller has decided, after another broker has fenced the WAL."""
+"""How long to wait for the controller's decision after another broker has fenced the WAL."""
 _POLL_S: Final = 0.05
 
 

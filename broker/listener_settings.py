@@ -1,6 +1,6 @@
 """Listener settings, which override general settings for one listener (KIP-103). Their names are
-`listener.name.NAME.SETTING`, with the listener name in lowercase and a setting that has
-`per_listener` in its annotation. Pure.
+`listener.name.NAME.SETTING`, with the listener name in lowercase and a setting whose annotation
+contains `per_listener`. Pure.
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ def listener_field(name: str) -> Field | None:
 
 
 def listener_key_problem(name: str) -> str:
-    """Return why the name is not a listener setting, and what to do. Empty if it is one, or if it
-    does not have the prefix of listener settings.
+    """Return the reason why the name is not a listener setting, and what to do. Empty if it is a
+    listener setting or does not have their prefix.
     """
     if not name.startswith(LISTENER_PREFIX) or listener_field(name) is not None:
         return ""

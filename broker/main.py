@@ -1,6 +1,6 @@
-"""Run the broker process until a signal. Heavy modules are imported inside functions, to keep
-`--help` fast. Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log
-states the reason; 3 = fenced and not restarted, because another process runs this node, the
+"""Run the broker process until a signal arrives. Heavy modules are imported inside functions, to
+keep `--help` fast. Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = failed to start, with
+the reason in the log; 3 = fenced and not restarted, because another process runs this node, the
 metadata cannot be followed, or the last incarnation ended within RESTART_LIFE_S; 4 = the port is
 already in use.
 """
@@ -41,7 +41,7 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
 RESTART_TRIES_MAX: Final = 3
-"""Maximum number of further attempts if the session of the next incarnation expires before it
+"""Maximum number of additional attempts if the session of the next incarnation expires before it
 serves clients.
 """
 

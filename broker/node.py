@@ -1,7 +1,7 @@
 """Start, run and stop one broker incarnation.
 
-The startup order is the only safe one: store, probe, bound ports, registration (new node epoch),
-metadata, WAL, partitions, clients. Shutdown uses the reverse order.
+Only this startup order is safe: store, probe, bound ports, registration (new node epoch), metadata,
+WAL, partitions, clients. Shutdown uses the reverse order.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ _DRAIN_COUNT: Final = 100
 """Number of partitions that a draining broker moves concurrently."""
 _REPORT_TIMEOUT_S: Final = 5.0
 _CONFIRM_TIMEOUT_S: Final = 5.0
-"""How long offset requests that need current metadata wait for the controller."""
+"""How long offset requests wait for the controller if they need current metadata."""
 
 
 class Broker:
@@ -153,7 +153,7 @@ class Broker:
         self._store_stats, self._tracing, self.log_dir = store_stats, tracing, log_dir
         self.config = config
         self.stream_config, self.compaction_config = stream_config, compaction_config
-        """These change when broker configs in the metadata change."""
+        """Both change with the broker configs in the metadata."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self._stores = BrokerStores(store, wal_store, stream_config)
         self.access = ClientAccess(
@@ -169,7 +169,7 @@ class Broker:
         self.node_id, self.node_epoch = NodeId(-1), NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Completes with the reason when this incarnation ends without a call of `stop`, because it
+        """Completes with the reason when this incarnation ends without a call to `stop`, because it
         was fenced or can no longer follow the metadata.
         """
         self.follower: MetadataFollower
@@ -465,7 +465,7 @@ class Broker:
             self._in_background(self_check.warn(advertised, self._peer_access.own_connection))
 
     def _start_authorizer(self) -> None:
-        """Start to use the ACLs of the image, if an authorizer is configured."""
+        """Start using the ACLs of the image, if an authorizer is configured."""
         config = self.static_settings.security
         if config.has_authorizer:
             audit = AuditLog(asyncio.get_running_loop().time)
@@ -609,8 +609,8 @@ class Broker:
         away, redirect clients, close the remaining partitions, and unregister.
 
         The broker serves clients until it leads no partitions, so that they find the new leaders.
-        Work that is not done in time is left to recovery, as after a crash. Acknowledged records
-        are never lost.
+        Work that is not finished in time is left to recovery, as after a crash. Acknowledged
+        records are never lost.
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
@@ -645,8 +645,8 @@ class Broker:
         )
 
     async def _drain(self, timeout_s: float) -> None:
-        """Move partitions away in batches, so that each one is unavailable for as short as
-        possible. Partitions that no other broker can lead stay until `close`.
+        """Move partitions away in batches, so that each partition is unavailable only briefly.
+        Partitions that no other broker can lead stay until `close`.
         """
         request = DrainBroker(
             node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT

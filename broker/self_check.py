@@ -1,5 +1,5 @@
-"""Check that this broker is reachable at its advertised addresses, by connecting like a client, and
-determine the default advertised address.
+"""Check that this broker is reachable at its advertised addresses, by connecting to them like a
+client, and determine the default advertised address.
 
 The peer must respond to ApiVersions v0 or, if clients must present certificates, present a valid
 TLS certificate. The check cannot prove that the peer is this broker.
@@ -26,7 +26,7 @@ _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
 
 ConnectionOf: TypeAlias = Callable[[str], OwnConnection]
-"""Returns how to connect to a listener, by its name."""
+"""Returns the settings for connecting to a listener, by its name."""
 
 
 def no_tls(_listener: str) -> OwnConnection:
@@ -103,7 +103,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
         )
     except SSLError as error:
         if not own.asks and "ALERT" in (error.reason or ""):
-            return ""  # the peer has presented its certificate, and rejects this broker's
+            return ""  # the peer has presented its certificate and rejects this one's
         return f"TLS failed: {error.reason}"
     except WireError:
         return "the peer does not speak the Kafka protocol"
@@ -114,7 +114,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
 
 def machine_host(controller: str) -> str:
     """Return the local address on the route to the controller. Connecting a datagram socket only
-    queries the routing table, and sends nothing.
+    queries the routing table and sends no packets.
     """
     host, _, port = controller.rpartition(":")
     try:

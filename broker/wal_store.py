@@ -1,5 +1,5 @@
-"""The WAL store, as seen by a broker: verify at registration that it is the right one, and access
-every WAL store listed in the metadata, because a WAL to recover may be in it.
+"""The WAL store, as seen by a broker: verify its identity at registration, and access every WAL
+store listed in the metadata, because any of them may contain a WAL to recover.
 """
 
 import asyncio
@@ -83,8 +83,9 @@ class BrokerStores:
     ) -> BrokerRegistered:
         """Register with the identity of the WAL store, which a controller has written to it.
 
-        In a new cluster, the controller may write the identity only after it was read here, so the
-        registration is retried once. Raises the errors of the controller and the store.
+        In a new cluster, the controller may write the identity only after this broker has tried to
+        read it, so the registration is retried once. Raises the errors of the controller and the
+        store.
         """
         if self._configured is None:
             return await self._register_without(client, request, timeout_s)
@@ -110,8 +111,8 @@ class BrokerStores:
     async def _register_without(
         client: ControllerClient, request: RegisterBroker, timeout_s: float
     ) -> BrokerRegistered:
-        """Register without a WAL store. A cluster that has abandoned its WAL store still has the
-        feature level, for which the registration is retried.
+        """Register without a WAL store. A cluster that has abandoned its WAL store keeps the
+        feature level, so the registration is retried with `is_without_wal_store`.
         """
         try:
             return await client.register_broker(request, timeout_s=timeout_s)

@@ -28,12 +28,12 @@ _PARTITIONS_PER_SLICE_COUNT: Final = 100
 """Partitions checked between two yields to the event loop, which takes about 0.2 ms."""
 
 UPLOAD_INTERVAL_S: Final = 10.0
-"""Minimum interval between two uploads requested by the cleaner. An upload costs one PUT, no matter
-how many logs are due.
+"""Minimum interval between two uploads requested by the cleaner. Each upload costs one PUT,
+regardless of how many logs are due.
 """
 _UPLOAD_MAX_S: Final = 30.0
-"""Maximum wait for an upload. After that, only the part of each log that is in objects is
-compacted.
+"""Maximum wait for an upload. After that, the cleaner compacts only the part of each log that is
+already in objects.
 """
 
 _Due: TypeAlias = tuple[float, Partition, CleaningPolicy]
@@ -43,13 +43,13 @@ _Due: TypeAlias = tuple[float, Partition, CleaningPolicy]
 class CleanerDuty:
     """Log compaction of one broker. Run `await duty.run()` in its own task.
 
-    Before a pass, the producer state is checkpointed durably, because it can no longer be rebuilt
-    by scanning the log once records are removed. A pass ends at the current last stable offset. The
-    end of the pass is stored only after the replaced ranges would survive the loss of all
+    Before a pass, the producer state is checkpointed durably, because once records are removed, it
+    can no longer be rebuilt by scanning the log. A pass ends at the current last stable offset. The
+    end of the pass is stored only once the replaced ranges would survive the loss of all
     controllers. Otherwise, disaster recovery could restore a deleted record, and the next pass
     would remove its tombstone. A pass only reads objects. If logs are due because of records that
-    are only in the WAL, the cleaner requests one upload for all of them, at most every
-    UPLOAD_INTERVAL_S.
+    are still only in the WAL, the cleaner requests a single upload for all of them, at most once
+    per UPLOAD_INTERVAL_S.
 
     checkpoint: `PartitionManager.checkpoint_durably`. clean: `LogCleaner.clean`. upload:
     `Storage.upload`. buffered_bytes: `Storage.buffered_bytes`. now_ms: the wall clock, like record
@@ -104,7 +104,7 @@ class CleanerDuty:
         """Compact every log that is due now, dirtiest first."""
         due: list[_Due] = []
         buffered: list[_Due] = []
-        """Logs that are due only if records in the WAL are counted."""
+        """Logs that are due only because of records in the WAL."""
         for number, partition in enumerate(self._led):
             if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
                 await asyncio.sleep(0)
@@ -123,8 +123,8 @@ class CleanerDuty:
             await self._clean_one(partition, policy)
 
     def _buffered_part(self, partition: Partition) -> int:
-        """Return the size of the records in the WAL that a pass could compact after an upload: 0 if
-        there are none, otherwise at least 1.
+        """Return the number of WAL bytes that a pass could compact after an upload: 0 if there are
+        none, otherwise at least 1.
         """
         log = partition.log
         committed_end = self._metadata.committed_end(log.data.stream_id)
@@ -154,7 +154,7 @@ class CleanerDuty:
         return CleaningPolicy.from_configs(self._image().configs.topic(partition.topic_name))
 
     def _dirty_part(self, partition: Partition, buffered_bytes: int) -> DirtyPart:
-        """Return the dirty part of the log in objects, and record since when the log is dirty.
+        """Return the dirty part of the log in objects, and record when the log became dirty.
         buffered_bytes: size of the records that are only in the WAL.
         """
         log, now_ms = partition.log, self._now_ms()
@@ -234,7 +234,8 @@ class CleanerDuty:
             dirty_from=dirty_from,
             end=end,
             young_from_ms=Millis(now_ms - policy.lag_ms_min) if policy.lag_ms_min else None,
-            # Records removed by DeleteRecords may return without the passes that removed others.
+            # A restore may bring back records that DeleteRecords removed, without the passes that
+            # compacted others.
             tombstones_kept_ms=max(policy.tombstones_kept_ms, keep_ms),
             aborted=await partition.read_aborted(start, end),
         )

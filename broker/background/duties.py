@@ -20,8 +20,8 @@ from penstock.stream.read.object_reader import ObjectReader
 
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20
-"""Block cache of each background task that reads objects. It is separate, so that these reads do
-not evict blocks that clients read.
+"""Block cache size of each background task that reads objects. The cache is separate so that these
+reads do not evict blocks that clients need.
 """
 
 
@@ -38,7 +38,9 @@ class Duties:
         rng: Random,
         store_stats: Callable[[], StoreStats] | None,
     ) -> None:
-        """store_stats: returns the store request counters for load reports; None omits them."""
+        """store_stats: returns the store request counters for load reports; None omits them from
+        the reports.
+        """
         self._node = node
         storage, partitions, config = node.storage, node.partitions, node.config
         turn = asyncio.Lock()
@@ -105,7 +107,7 @@ class Duties:
             self._others.append(start(self.cleaner.run()))
 
     async def stop_compaction(self) -> None:
-        """Cancel the compactor. An interrupted round only leaves prepared objects, which expire."""
+        """Cancel the compactor. An interrupted round leaves only prepared objects, which expire."""
         self._compaction.cancel()
         await asyncio.wait([self._compaction])
 

@@ -2,7 +2,7 @@
 doctor`.
 
 At most one report is in flight, and lost reports are not resent. A broker that the controller has
-excluded for slowness has no append latency to measure, so it writes one small object per interval.
+excluded for slowness has no appends to measure, so it writes one small object per interval instead.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class LoadReporter:
         store_stats: Callable[[], StoreStats] | None = None,
         damage: DamageLog | None = None,
     ) -> None:
-        """damage: the damaged objects that reads of this broker have found."""
+        """damage: damaged objects found by reads on this broker."""
         self._me = me
         self._client = client
         self._partitions = partitions
@@ -66,7 +66,7 @@ class LoadReporter:
         self._meter = LoadMeter(self._loop.time())
         self._is_excluded = False
         self.rewrite: tuple[StreamId, ...] = ()
-        """Closed streams for which this broker must rewrite the ranges in WAL stores."""
+        """Closed streams whose ranges in WAL stores this broker must rewrite."""
         self._lag_s = 0.0
         self._store_stats = store_stats
         self._requests = StoreRates(self._loop.time(), store_stats() if store_stats else None)
@@ -151,7 +151,7 @@ class LoadReporter:
         )
 
     def _judge_producers(self) -> None:
-        """Log each client whose settings limit its throughput, once."""
+        """Log each client whose settings limit its throughput, but only once per client."""
         for client in self._partitions.producer_watch.judge(self._loop.time()):
             _log.warning(
                 "producer_untuned",

@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IntervalWait:
-    """The interval between two checks. Changing it also affects a wait in progress."""
+    """The interval between two checks. A change also affects a wait in progress."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -36,8 +36,8 @@ class IntervalWait:
 async def check_periodically(
     check: Callable[[], Awaitable[None]], interval: IntervalWait, rng: Random, failed_event: str
 ) -> Never:
-    """Call `check` at every interval, until cancelled. The first call comes after a random part of
-    the interval, so that brokers started at the same time do not check at the same time. Exceptions
+    """Call `check` at every interval, until cancelled. The first call happens after a random
+    fraction of the interval, so that brokers that start together do not check together. Exceptions
     are logged as `failed_event`, and `check` is called again at the next interval.
     """
     await interval.wait(rng.random())

@@ -14,8 +14,8 @@ from penstock.controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
 
 
 class QuotaDuty:
-    """Applies changed quotas. `clients` enforces the quotas of users and client ids, `connections`
-    those of addresses.
+    """Applies changed quotas. `clients` enforces user and client id quotas, `connections` enforces
+    address quotas.
     """
 
     def __init__(

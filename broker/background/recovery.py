@@ -27,7 +27,7 @@ SLOTS_LOGGED_MAX: Final = 10
 
 DAMAGED_ATTEMPTS_COUNT: Final = 2
 """Consecutive attempts that must find damage before the broker reports it, because a store may
-temporarily return wrong data.
+return wrong data temporarily.
 """
 
 DAMAGED_RETRY_S: Final = 30.0
@@ -59,7 +59,7 @@ class RecoveryDuty:
         self._rng = rng
         self._running: dict[BrokerIncarnation, asyncio.Task[None]] = {}
         self._retry_events: dict[BrokerIncarnation, asyncio.Event] = {}
-        """Set when an operator may have accepted a loss."""
+        """Events that are set when an operator may have accepted a loss."""
         self.damaged: dict[BrokerIncarnation, WalDamaged] = {}
         """WALs that this broker cannot recover completely, with the reason."""
 
@@ -82,7 +82,7 @@ class RecoveryDuty:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_slot(self, writer: BrokerIncarnation) -> WalSequence | None:
-        """Return the first slot to recover, or None if the WAL is not, or no longer, assigned to
+        """Return the first slot to recover, or None if the WAL is not (or no longer) assigned to
         this broker.
         """
         wal = self._image().nodes.wal(writer)

@@ -1,8 +1,8 @@
 """Retention by age and size, for the partitions that this broker leads.
 `broker.partition.retention` computes the log starts.
 
-A check takes 1 us per partition. Each trimmed partition costs one batch in the WAL, in a shared
-flush, and one RPC.
+A check takes 1 us per partition. Each trimmed partition costs one RPC and one WAL batch, which
+shares its flush with others.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class RetentionDuty:
         await check_periodically(self.check, self.interval, self._rng, "retention_check_failed")
 
     async def check(self) -> None:
-        """Trim every log that this broker leads and that exceeds its topic's retention."""
+        """Trim every log led by this broker that exceeds the retention of its topic."""
         due: list[tuple[Partition, Offset]] = []
         retentions: dict[str, Retention] = {}
         for number, partition in enumerate(self._led):

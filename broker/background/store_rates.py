@@ -15,14 +15,14 @@ _GETS: Final = ("get", "get_range", "get_tail", "head")
 
 
 WATCHED_S_MIN: Final = 1.0
-"""Shorter observations return no rate, because the few requests of a broker start would appear as
-thousands per second.
+"""Shorter observation periods yield no rate, because the few requests made at broker startup would
+appear as thousands per second.
 """
 
 
 class StoreRates:
     """Rates of store requests. now: monotonic seconds. stats: the current counters, which are not
-    zero if a broker has already run in this process; None stands for zero.
+    zero if a broker has already run in this process; None means zero.
     """
 
     def __init__(self, now: float, stats: StoreStats | None = None) -> None:
@@ -32,7 +32,7 @@ class StoreRates:
         self._seconds = 0.0
 
     def sample(self, stats: StoreStats, now: float) -> StoreRequests | None:
-        """Return the rates, or None if fewer than WATCHED_S_MIN were observed."""
+        """Return the rates, or None if fewer than WATCHED_S_MIN seconds were observed."""
         elapsed_s = max(now - self._sampled_at, 1e-3)
         self._sampled_at = now
         decay = exp(-elapsed_s / DECAY_S)

@@ -1,5 +1,5 @@
-"""Move a broker's WAL out of a WAL store that is down, replaced or being drained, and back when the
-store works again.
+"""Move a broker's WAL out of a WAL store that is down, replaced or being drained, and move it back
+when the store works again.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ itself uploads the rest while appends wait.
 """
 RETURN_AFTER_MIN_S: Final = 30.0
 RETURN_AFTER_MAX_S: Final = 1_800.0
-"""Maximum time that the WAL store must work without a failed probe before the WAL returns. The
-required time doubles up to this limit each time the store fails within `RELAPSE_S` of a return, so
-that a WAL does not move back and forth with an unstable store.
+"""Upper limit of the time for which probes of the WAL store must succeed before the WAL returns.
+The required time doubles up to this limit each time the store fails within `RELAPSE_S` of a return,
+so that an unstable store does not make the WAL move back and forth.
 """
 RELAPSE_S: Final = 600.0
 
@@ -83,8 +83,8 @@ class WalPlaceDuty:
         return_after_s: float = RETURN_AFTER_MIN_S,
     ) -> None:
         """current: returns the WAL store in the metadata. is_leaving: returns whether this broker
-        is the next to leave a WAL store that is being drained. probe_key: key of the object that is
-        written to test whether a store accepts writes.
+        is the next one to leave a WAL store that is being drained. probe_key: key of the object
+        that is written to test whether a store accepts writes.
         """
         self._storage = storage
         self._stores = stores
@@ -96,7 +96,7 @@ class WalPlaceDuty:
         self._policy = ReturnPolicy(return_after_s)
         self._next_check_at = 0.0
         self._reported = ""
-        """The last logged reason why the WAL store is the wrong one."""
+        """The reason last logged for rejecting the WAL store."""
 
     async def run(self) -> None:
         """Run until cancelled, or until the storage is fenced."""
@@ -116,7 +116,8 @@ class WalPlaceDuty:
         reason = self._reason_to_leave()
         if not reason and not self._is_leaving():
             return
-        # If both stores are down, the WAL stays, because the WAL store may recover first.
+        # If both stores are down, the WAL stays where it is, because the WAL store may recover
+        # first.
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await self._stores.own.put(self._probe_key, b"x")
         if reason:
@@ -129,8 +130,8 @@ class WalPlaceDuty:
         await self._storage.move_wal(None)
 
     def _reason_to_leave(self) -> str:
-        """Return why the WAL must leave the WAL store, or "". It always leaves a store that was
-        replaced, because only this process still has the records of the old store.
+        """Return the reason to leave the WAL store, or "". The WAL always leaves a store that was
+        replaced, because only this process still holds the records of the old store.
         """
         if (problem := self._storage.wal_store_problem) is not None:
             return str(problem)

@@ -13,7 +13,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 CLIENTS_MAX: Final = 16_384
 """Maximum number of tracked clients, as in Kafka. A client uses about 1 KB. Above the limit, the
-client that has been idle longest is dropped, and starts over with its next request.
+client that has been idle longest is dropped and must start over with its next request.
 """
 SILENT_INTERVALS: Final = 3
 SILENT_MS_MIN: Final = 60_000
@@ -34,8 +34,8 @@ class TelemetryRefused(Exception):
 
 
 class ClientInstance:
-    """One client. It may push once per interval, once after each subscription request, and once
-    when it shuts down. Its subscriptions depend on the identity in its first request.
+    """One client. It may push once per interval, once after each subscription request, and once at
+    shutdown. Its subscriptions depend on the identity in its first request.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class ClientInstances:
         self._clients_max = clients_max
         self._clients: OrderedDict[UUID, ClientInstance] = OrderedDict()
         self._by_connection: dict[int, set[UUID]] = {}
-        """The clients whose first request came over each connection."""
+        """Clients by the connection that carried their first request."""
         self._version = 0
 
     def __len__(self) -> int:

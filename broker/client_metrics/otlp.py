@@ -15,8 +15,8 @@ FIELDS_MAX: Final = 32_768
 ms. Java clients push two or three per metric.
 """
 RESPONSE_FIELDS_MAX: Final = 64
-"""Maximum number of fields in an ExportMetricsServiceResponse, which has one, and in each of its
-partial successes, which have two.
+"""Maximum number of fields in an ExportMetricsServiceResponse, which defines one, and in each of
+its partial successes, which define two.
 """
 MESSAGE_BYTES_MAX: Final = 500
 """Messages in a response are truncated to this length."""
@@ -32,7 +32,7 @@ _FIXED_BYTES: Final = {1: 8, 5: 4}
 
 
 class MetricsInvalid(Exception):
-    """Raised for bytes that are not valid metrics or not a valid response."""
+    """Raised for bytes that are not valid metrics or a valid response."""
 
 
 class ReceiverResponse(NamedTuple):
@@ -60,7 +60,7 @@ def with_resource(metrics: Buffer, resource: bytes) -> bytes:
 
     Fields other than ResourceMetrics are rejected, so that a client cannot corrupt the metrics of
     others in the same request. The added attributes come last, and take precedence in receivers
-    that keep one value per name.
+    that keep only one value per name.
     """
     view = memoryview(metrics)
     found: dict[bytes, list[memoryview]] = {}
@@ -110,8 +110,8 @@ def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryvie
     """Return the resource and the metrics of a ResourceMetrics, and the number of fields that may
     follow. Raises MetricsInvalid.
 
-    A message whose last field extends beyond its end is rejected, because the appended Resource
-    would become part of that field.
+    A message whose last field extends past the end of the message is rejected, because the appended
+    Resource would become part of that field.
     """
     described: list[memoryview] = []
     measured: list[memoryview] = []

@@ -21,15 +21,15 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""Overhead of a record besides its key and value, in storage and load time. A small record takes 15
-to 20 us to load.
+"""Overhead of a record in addition to its key and value, in storage and load time. A small record
+takes 15 to 20 us to load.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
     log_bytes_min: int = 2 * 1024 * 1024
-    """Shorter logs are not compacted, because they load in 0.2 to 0.3 s."""
+    """Smaller logs are not compacted, because they load in 0.2 to 0.3 s."""
     factor: int = 4
     """Compact when the log is this many times as large as its live records. With a factor of 4, one
     record is copied for every three appended.
@@ -40,7 +40,7 @@ class CompactionLimits:
     """Maximum size of one batch of copies, unless a single copy is larger."""
     slices_in_flight_max: int = 8
     wait_s: float = 120.0
-    """How long a pass waits for keys with an open transaction or a record in flight. Most
+    """How long a pass waits for keys that have an open transaction or a record in flight. Most
     transactions end within 60 s.
     """
     retry_interval_s: float = 0.5
@@ -125,8 +125,8 @@ class CoordinatorLogCompactor:
     """One compaction pass over one partition.
 
     A pass ends at the stable offset of the log: everything below it is durable, outside open
-    transactions and part of the state. It appends a copy of each live key, and trims the log to
-    that offset once all copies are durable. A copy is never appended after a newer record of the
+    transactions and reflected in the state. It appends a copy of each live key, and trims the log
+    to that offset once all copies are durable. A copy is never appended after a newer record of the
     same key unless it includes that record. A key with such a record in flight, or with an open
     transaction, is copied later, or not at all once the newer record is durable. If the leader
     changes during a pass, the copies are redundant but harmless. A pass that exceeds
@@ -151,7 +151,7 @@ class CoordinatorLogCompactor:
         Errors are logged, not raised.
         """
         usage, limits = self._usage, self._limits
-        # This is replaced below if the pass succeeds.
+        # A successful pass replaces this value below.
         usage.due_bytes = usage.size_bytes + limits.log_bytes_min
         try:
             await self._measure()
@@ -160,7 +160,8 @@ class CoordinatorLogCompactor:
                 await self._compact()
             usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is valid as before; the next pass comes when it has grown
-            # Copies of a failed pass cost as much as those of a successful one.
+            # A failed pass counts too, because its copies cost as much as those of a successful
+            # one.
             growth_bytes = max(limits.log_bytes_min, limits.factor * self._copied_bytes)
             usage.due_bytes = usage.size_bytes + growth_bytes
             log.warning(
@@ -210,7 +211,7 @@ class CoordinatorLogCompactor:
             if found is not None and size_bytes + len(found.value) > self._limits.slice_bytes:
                 await self._append(copies)
                 copies, size_bytes = [], 0
-                found = self._live.get(key)  # it may have changed
+                found = self._live.get(key)  # the value may have changed in the meantime
             if found is not None and self._is_settled(key, found):
                 copies.append((key, found.value))
                 size_bytes += len(key) + len(found.value)

@@ -1,8 +1,8 @@
-"""Detect late requests, which arrive on an older connection than the sender's newest one
-(KAFKA-17754, KIP-890).
+"""Detect late requests: those on a connection older than the sender's newest one (KAFKA-17754,
+KIP-890).
 
 A client that receives no response closes the connection and retries on a new one; the first request
-may still arrive afterwards. Brokers number connections in the order in which they accept them.
+may still arrive after that. Brokers number connections in the order in which they accept them.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ STATIC_JOIN: Final = -1
 starts. These are tracked by instance id.
 """
 NAME_CHARS_MAX: Final = 128
-"""Longer names, which clients choose, are replaced by their hashes."""
+"""Longer names are replaced by their hashes, because clients choose them."""
 Key: TypeAlias = tuple[str | bytes | int, ...]
 _COMMIT: Final = apis.OFFSET_COMMIT.key
 
@@ -66,8 +66,8 @@ class ConnectionOrder:
         self, api_key: int, group_id: str, member_id: str, connection_id: int | None
     ) -> None:
         """Record a request of a group member. Each API is tracked separately, because a client may
-        use several connections. Requests without a member id or with None as the connection are
-        never late. Raises LateRequest.
+        use several connections. Requests without a member id or a connection (None) are never late.
+        Raises LateRequest.
         """
         if not member_id or connection_id is None:
             return
@@ -89,8 +89,8 @@ class ConnectionOrder:
         only if the member has moved an offset back on a newer connection, because clients with a
         connection pool reuse older connections.
 
-        advances: whether no offset moves back and none is the first one of its partition.
-        moves_back: whether any offset moves back. Raises LateRequest.
+        advances: whether no offset moves back or is the first one of its partition. moves_back:
+        whether any offset moves back. Raises LateRequest.
         """
         if not member_id or connection_id is None:
             return
@@ -104,8 +104,8 @@ class ConnectionOrder:
             self._advance(back_key, connection_id)
 
     def end_member(self, api_key: int, group_id: str, member_id: str, connection_id: int) -> None:
-        """Record that a member has left with a request of another API, so that its earlier requests
-        of this API are late.
+        """Record that a member has left with a request of another API, so that any of its earlier
+        requests of this API count as late.
         """
         self._advance((api_key, short_name(group_id), short_name(member_id)), connection_id)
 

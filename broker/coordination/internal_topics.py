@@ -1,6 +1,4 @@
-"""The internal topics of coordinators: their names, settings, and creation on first use, as in
-Kafka.
-"""
+"""The internal topics of coordinators: names, settings, and creation on first use, as in Kafka."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,5 +1,5 @@
-"""An internal compacted topic, as used by its coordinator: it is read once when a partition opens,
-and trimmed when older records are obsolete.
+"""An internal compacted topic, as used by its coordinator: read once when a partition opens, and
+trimmed when older records become obsolete.
 
 Appends use the same path as a client's Produce (`PartitionAppend`).
 """
@@ -70,7 +70,7 @@ class LogBounds(NamedTuple):
 
 
 MarkerParts: TypeAlias = Sequence[tuple[Partition, Marker]]
-"""Partitions led by this broker, with the marker that ends a transaction in each."""
+"""Partitions led by this broker, each with the marker that ends a transaction in it."""
 
 
 class CoordinatorLog(Protocol):
@@ -140,7 +140,7 @@ class CoordinatorLog(Protocol):
 
 
 class NotLed(Exception):
-    """Raised when this broker does not lead the partition, or no longer does."""
+    """Raised when this broker does not (or no longer) lead the partition."""
 
 
 class TopicLog:
@@ -214,8 +214,8 @@ class TopicLog:
         """Yield the batches from the log start to the current high watermark. Coordinators append
         nothing before loading is complete.
 
-        Transactions whose marker was in a range that was lost with its WAL store are yielded as
-        aborted, because the marker is unknown and will not be sent again.
+        If a range that was lost with its WAL store contained the marker of a transaction, the
+        transaction is yielded as aborted, because the marker is unknown and will not be sent again.
 
         Raises NotLed, LogInconsistent, and the errors of `Partition.read`.
         """
@@ -270,8 +270,8 @@ def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    """Return the error code for the coordinator's client, which either looks up the coordinator
-    again or retries.
+    """Return the error code that makes the coordinator's client either look up the coordinator
+    again or retry.
     """
     if code in {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -41,8 +41,9 @@ State = TypeVar("State")
 
 
 class CoordinatorShards(Generic[State]):
-    """States of the led partitions. `load` builds the state of a partition from `read`, `unload` is
-    called with a dropped state, and `live` returns the live keys of a state.
+    """The states of the partitions that this broker leads. `load` builds the state of a partition
+    from `read`, `unload` is called with each dropped state, and `live` returns the live keys of a
+    state.
 
     A state is returned only if it is complete and no other broker can have changed it. Otherwise, a
     broker that was paused could confirm a commit that was never written. A partition is loaded at
@@ -67,7 +68,7 @@ class CoordinatorShards(Generic[State]):
         self._compactors: dict[int, asyncio.Task[None]] = {}
         self._states: dict[int, State] = {}
         self._usages: dict[int, LogUsage] = {}
-        """Log usage of each partition that is loaded or loading."""
+        """Log usage of each loaded or loading partition."""
         self._turn = asyncio.Lock()
         """Each load holds this lock for one event loop iteration before each slice."""
         self._released: set[int] = set()
@@ -143,11 +144,11 @@ class CoordinatorShards(Generic[State]):
         returns this broker before the partition is loaded.
 
         Every request starts with this wait. It may still fail with a retriable error afterwards.
-        since_s: event loop time at which a request with several keys arrived, which limits all its
-        waits together; None for now.
+        since_s: event loop time at which a request with several keys arrived, which bounds the
+        total wait; None means now.
         """
         if (
-            self.partition_of(key) in self._states  # avoids reading the clock
+            self.partition_of(key) in self._states  # avoids a clock read
             or self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         ):
             return

@@ -1,3 +1,3 @@
-"""Request handlers, with one module or package per family of APIs. Each handler is called as
-`(node, ctx) -> response`, and `table` lists them all.
+"""Request handlers, with one module or package per family of APIs. Each handler has the signature
+`(node, ctx) -> response`, and `table` lists all handlers.
 """

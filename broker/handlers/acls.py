@@ -1,8 +1,8 @@
 """DescribeAcls, CreateAcls and DeleteAcls: read ACLs from the image, and change them at the
 controller.
 
-After it has responded, this broker uses the new ACLs (read your writes). Without an authorizer,
-every request fails with SECURITY_DISABLED, as in Kafka.
+This broker applies the new ACLs before it responds (read your writes). Without an authorizer, every
+request fails with SECURITY_DISABLED, as in Kafka.
 """
 
 from collections.abc import Sequence

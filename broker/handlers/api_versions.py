@@ -21,7 +21,7 @@ from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256
-"""Limit for stored client software names and versions, because each connection keeps them. Longer
+"""Maximum length of client software names and versions, because each connection stores them. Longer
 ones are truncated.
 """
 _FIRST_WITH_SOFTWARE: Final = 3
@@ -31,9 +31,9 @@ _FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 def make_handler(served_keys: Iterable[int]) -> Handler:
     """Return a handler that lists the supported APIs, in the order of `protocol.apis.APIS`.
 
-    The response to an unknown version has error code 35, the encoding of version 0 and the whole
-    list; the request body is not read. Version 3 omits supported features whose range starts at 0,
-    because old clients cannot decode them (KAFKA-17011).
+    The response to an unknown version is encoded as version 0 and contains error code 35 and the
+    whole list; the request body is not read. Version 3 omits supported features whose range starts
+    at 0, because old clients cannot decode them (KAFKA-17011).
     """
     served = set(served_keys) | {apis.API_VERSIONS.key}
     announced = [

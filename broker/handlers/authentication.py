@@ -115,7 +115,7 @@ class AuthenticatingDispatcher:
         frame: bytearray,
         respond: Respond,
     ) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request of a client that is not authenticated or reauthenticates."""
+        """Handle a request from a client that is not authenticated or is reauthenticating."""
         if sasl.phase is SaslPhase.TOKENS and key == apis.SASL_AUTHENTICATE.key:
             return self._token(sasl, self._context(connection, frame))
         if sasl.phase is SaslPhase.HANDSHAKE:
@@ -238,7 +238,7 @@ class AuthenticatingDispatcher:
         except AuthenticationFailed as error:
             self._log_failure(connection, str(error), sasl.mechanism)
             scopes = error.required if isinstance(error, ScopeMissing) else ()
-            return exchange.refuse(scopes)  # authentication fails after the client has responded
+            return exchange.refuse(scopes)  # if it fails here, the client has already responded
         exchange.check_user(token.user)
         return Done(token.user, expires_ms=token.expires_ms)
 

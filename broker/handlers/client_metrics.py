@@ -29,7 +29,7 @@ _RESERVED: Final = UUID(int=1)
 _IDENTITY_CHARS_MAX: Final = 256
 """Longer client names are truncated before they are matched with patterns or used as attributes."""
 _ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
-"""In order of preference."""
+"""Accepted compression types, in order of preference."""
 
 
 def handle_get_telemetry_subscriptions(node: Node, ctx: RequestContext) -> Response:
@@ -115,7 +115,7 @@ def _text_of(instance: UUID) -> str:
 
 
 def _resource(node: Node, ctx: RequestContext, identity: ClientIdentity) -> bytes:
-    """Return the attributes of the client: those of KIP-714, and `job` and `instance`, which
+    """Return the attributes of the client: the KIP-714 attributes, plus `job` and `instance`, which
     distinguish time series in Prometheus.
     """
     return resource_of(

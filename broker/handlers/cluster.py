@@ -1,8 +1,8 @@
 """DescribeCluster: return the brokers and the cluster id (KIP-700), optionally including fenced
 brokers (KIP-1073).
 
-The endpoint type for controllers is rejected, as in Kafka's brokers, because clients cannot connect
-to the controllers.
+The controller endpoint type is rejected, as by Kafka's brokers, because clients cannot connect to
+the controllers.
 """
 
 from typing import Final

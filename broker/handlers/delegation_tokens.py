@@ -39,7 +39,7 @@ _REFUSED_AT_ONCE: Final = frozenset(
         ErrorCode.INVALID_PRINCIPAL_TYPE,
     }
 )
-"""Responses with these error codes contain -1 as their times; other errors contain 0, as in
+"""Responses with these error codes contain -1 in their time fields; other errors contain 0, as in
 Kafka.
 """
 

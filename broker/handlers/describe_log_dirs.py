@@ -1,7 +1,7 @@
 """DescribeLogDirs: return the size of each partition that this broker leads (KIP-113, KIP-827).
 
-The only log dir is the URL of the object store, without parameters. Only its leader lists a
-partition, so that a sum over all brokers counts every byte once. Right after a leader change, two
+The only log dir is the URL of the object store, without parameters. A partition is listed only by
+its leader, so that a sum over all brokers counts every byte once. Right after a leader change, two
 brokers or none may list the partition.
 """
 
@@ -94,7 +94,7 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
 
 
 def _measure(node: Node, key: PartitionKey, shared: SharedRanges) -> PartitionUsage | None:
-    """Return the sizes of one partition, or None if it was deleted meanwhile.
+    """Return the sizes of one partition, or None if it was deleted in the meantime.
 
     For clients that set the tagged `details` field, the result also contains the number of objects,
     the bytes in WAL objects, and the bytes shared with other partitions.

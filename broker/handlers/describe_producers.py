@@ -1,7 +1,7 @@
 """DescribeProducers: return the producer states of partitions from their leaders (KIP-664),
 including batches that are not durable yet. Administrators use this API to find hanging
-transactions. Candidates of a partition forward the request to its leader. Forwarded requests have
-no client id, and requests without one are not forwarded again.
+transactions. Leader candidates of a partition forward the request to its leader. Forwarded requests
+have no client id, and a request without a client id is not forwarded again.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
 
 
 async def _query_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
-    """Query the leaders of partitions for which this broker is another candidate, and fill in their
+    """Query the leaders of partitions for which this broker is only a candidate, and fill in their
     responses.
     """
     wanted: dict[NodeId, dict[tuple[str, int], PartitionResponse]] = {}

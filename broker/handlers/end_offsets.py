@@ -26,7 +26,7 @@ async def end_offsets(
     node: Node, partitions: Iterable[tuple[UUID, int]]
 ) -> dict[tuple[UUID, int], int]:
     """Return the high watermarks of these partitions. Partitions that no leader reports within
-    ASK_TIMEOUT_S are omitted. Does not retry.
+    ASK_TIMEOUT_S are omitted. There are no retries.
     """
     by_leader: dict[NodeId, list[PartitionName]] = {}
     for topic_id, index in partitions:

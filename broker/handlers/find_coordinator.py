@@ -1,8 +1,8 @@
 """FindCoordinator: return the coordinator of a group, a transactional id or a share partition
 (KIP-699, KIP-932), and create its internal topic on the first request, as Kafka does.
 
-Requests up to version 3 have one key, later ones a list. From version 6 on, keys may be share
-partitions, as group:topicId:partition.
+Requests up to version 3 contain one key, later versions contain a list. From version 6 on, keys may
+be share partitions, as group:topicId:partition.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
 
 
 def _denial(node: Node, ctx: RequestContext, key: str, topic_name: str) -> ErrorCode | None:
-    """Return why the client may not look up this coordinator, or None if it may."""
+    """Return the reason why the client may not look up this coordinator, or None if it may."""
     if topic_name == SHARE_STATES_TOPIC:
         allowed = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
         return None if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED

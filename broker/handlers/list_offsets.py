@@ -1,7 +1,7 @@
 """ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
 or after a timestamp. Offsets are between the log start and the high watermark, or the last stable
-offset for committed reads. If no record has a timestamp that late, the offset is -1, without an
-error. Brokers that fork a topic use this API to find fork points (`broker.handlers.topics.forks`).
+offset for committed reads. If all timestamps are earlier, the offset is -1, without an error.
+Brokers that fork a topic use this API to find fork points (`broker.handlers.topics.forks`).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from penstock.protocol.offset_specs import (
 )
 
 _NOT_TIERED: Final = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-"""Timestamps of offsets that exist only with tiered storage."""
+"""Special timestamps for offsets that exist only with tiered storage."""
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,

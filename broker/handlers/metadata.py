@@ -57,7 +57,7 @@ from penstock.protocol.metadata import (
 _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 )
-"""Responses for topics with these errors contain no authorized operations."""
+"""Topics with these errors are returned without authorized operations."""
 _UNREPORTED_CODES: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 )
@@ -66,15 +66,18 @@ exists.
 """
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
 _WITHOUT_IDS: Final = range(10, 12)
-"""Versions that contain topic ids but allow only names. With an id, Kafka rejects all topics."""
+"""Versions that contain topic ids but allow only names. If a request contains an id, Kafka rejects
+all its topics.
+"""
 
 
 class PartitionCache:
-    """Encoded partitions for Metadata responses, by topic and API version. Each uses about 150
-    bytes.
+    """Encoded partitions for Metadata responses, by topic and API version. Each partition uses
+    about 150 bytes.
 
     Without this cache, encoding 10,000 partitions took 0.1 s, and three clients that refreshed
-    repeatedly delayed the heartbeats of brokers, which were fenced one after the other.
+    their metadata repeatedly delayed the heartbeats of brokers until they were fenced one after the
+    other.
     """
 
     def __init__(self, partitions_max: int = 200_000) -> None:
@@ -85,9 +88,9 @@ class PartitionCache:
             frozenset(),
             [],
         )
-        """The inputs of the encoding other than partition records: the broker that must not be
-        listed, departed brokers, and the state of all brokers, which determines the live ones and
-        the candidates for the next leader.
+        """All inputs of the encoding except partition records: the broker that must not be listed,
+        departed brokers, and the state of all brokers, which determines the live ones and the
+        candidates for the next leader.
         """
         self._encoded: dict[
             tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]
@@ -138,9 +141,9 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         )
 
     async def handle_in_doubt(node: Node, ctx: RequestContext) -> Response:
-        """Respond after it has become certain whether a broker has died, because the client may
-        have sent the request after losing its connection. If the response listed the dead broker,
-        librdkafka would retry only after a second.
+        """Respond once it is certain whether a broker has died, because the client may have sent
+        the request after losing its connection. If the response listed the dead broker, librdkafka
+        would retry only after a second.
         """
         await node.peer_watch.until_certain()
         response = handle_now(node, ctx)
@@ -206,7 +209,7 @@ def _is_missing(node: Node, name: str) -> bool:
 async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
     """Create the missing topics, and return the errors. As in Kafka, retriable errors are mapped to
     LEADER_NOT_AVAILABLE, and if the client has exceeded its quota, the topic is reported as unknown
-    and the client is not throttled.
+    without throttling the client.
     """
     config: BrokerConfig = node.config
     topics = [
@@ -385,8 +388,8 @@ class _ResponseBuilder:
             # The cache may change the list during later slices, so copy it.
             found.append(EncodedTopic(topic.head, tuple(topic.partitions)))
         head = self._head()
-        # Include brokers that have left since the first slices, because these may list them as
-        # leaders.
+        # Include brokers that have left since the first slices, because those slices may list them
+        # as leaders.
         brokers = {broker.node_id: broker for broker in (*earlier.brokers, *head.brokers)}
         head.brokers = list(brokers.values())
         return LongResponse(partial(self._frame, head, found))
@@ -436,8 +439,8 @@ def partition_metadata(
     unnamed: NodeId | None,
     gone: Gone = frozenset(),
 ) -> MetadataResponsePartition:
-    """Describe a partition. A partition without a live leader lists the next leader if that is
-    known (`broker.partition.leaders`), and otherwise has the error LEADER_NOT_AVAILABLE.
+    """Describe a partition. A partition without a live leader is returned with the next leader if
+    it is known (`broker.partition.leaders`), and otherwise with the error LEADER_NOT_AVAILABLE.
 
     live: the brokers that are not fenced. unnamed: a broker that must not be listed as a leader, or
     None. gone: see `announced_leader`.

@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch (KIP-320): return the end offset of a leader epoch, with which clients
-detect truncation. Here, logs are never truncated.
+"""OffsetForLeaderEpoch (KIP-320): return the end offset of a leader epoch, which clients use to
+detect truncation. Penstock never truncates logs.
 """
 
 from itertools import islice

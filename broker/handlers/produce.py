@@ -1,5 +1,5 @@
-"""Produce: the hot write path, without a task or a copy. Parse, check and append the records as one
-group, and respond when they are durable.
+"""Produce: the hot write path, which creates no task and copies no records. Parse, check and append
+the records as one group, and respond when they are durable.
 """
 
 import asyncio
@@ -93,9 +93,10 @@ class _ProduceCall:
     a broker that is certain to be the only leader returns OUT_OF_ORDER_SEQUENCE_NUMBER
     (`broker.requests.lease`), because clients do not retry after this error.
 
-    A part waits for its partition to open, at most for the request timeout and 30 s. Before this
-    broker is elected, it waits only for 0.8 s: responses of a connection are sent in order, so a
-    hanging source or a long recovery must not delay the other responses.
+    A part waits for its partition to open, at most for the request timeout or 30 s, whichever is
+    shorter. If this broker is not elected yet, the part waits only for 0.8 s: responses of a
+    connection are sent in order, so a hanging source or a long recovery must not delay the other
+    responses.
     """
 
     __slots__ = (
@@ -143,7 +144,7 @@ class _ProduceCall:
         self._end()
 
     async def run_in_slices(self) -> None:
-        """Handle a long request. The connection does not start other requests meanwhile."""
+        """Handle a long request. The connection does not start other requests in the meantime."""
         request_error = await self._request_error_in_slices()
         slices = Slices()
         for _ in self._take(request_error, slices):
@@ -256,7 +257,7 @@ class _ProduceCall:
         return self._wrong_option()
 
     async def _request_error_in_slices(self) -> ErrorCode | None:
-        """Do the same as `_request_error` for a long request, in slices."""
+        """Like `_request_error`, but for a long request, in slices."""
         if self._node.authorizer is not None:
             is_transactional = False
             async for wanted in sliced(self._wanted()):
@@ -331,8 +332,8 @@ class _ProduceCall:
     def _query_coordinator(
         self, partition: Partition, content: Content, result: ProducePartitionResult
     ) -> bool:
-        """If the transaction coordinator must verify the part, append it after the response, and
-        return True. Otherwise return False.
+        """If the transaction coordinator must verify the part, append it after the coordinator's
+        response, and return True. Otherwise, return False.
         """
         transactional_id = self._request.transactional_id
         if transactional_id is None or not isinstance(content, CheckedBatch):
@@ -513,8 +514,8 @@ class _ProduceCall:
     def _point_to_leaders(
         self, leaving: Sequence[tuple[str, ProducePartitionResult]]
     ) -> Sequence[NodeEndpoint]:
-        """Return the current leaders of partitions that this broker does not lead, or will soon
-        stop leading (KIP-951).
+        """Return the current leaders of partitions that this broker does not lead or will soon stop
+        leading (KIP-951).
         """
         elsewhere = [
             (name, result)

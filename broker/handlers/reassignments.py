@@ -1,8 +1,8 @@
 """AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders (KIP-455, KIP-460,
 KIP-860): forward requests to the controller, or respond from the image.
 
-After the response, this broker's image contains the change. Reassignments are acknowledged after
-they have started, and elections when they have completed or timed out.
+After the response, this broker's image contains the change. Reassignments are acknowledged once
+they have started, elections once they have completed or timed out.
 """
 
 import asyncio
@@ -309,8 +309,8 @@ async def _elect_preferred(
 async def _until_elected(
     node: Node, names: Iterable[PartitionName], deadline: float
 ) -> list[PartitionName]:
-    """Wait for the moves to end, checking after each metadata change. Return those that are still
-    in progress at the deadline.
+    """Wait for the moves to end, checking after each metadata change. Return the moves that are
+    still in progress at the deadline.
     """
     waiting = [name for name in names if _still_moves(node, name)]
     while waiting:

@@ -1,6 +1,5 @@
 """The APIs of a broker, each with its handler and the permissions that the handler may check. Other
-APIs are neither listed nor supported. `protocol.request_limits` contains the limits that differ
-between APIs.
+APIs are neither listed nor supported. The API-specific limits are in `protocol.request_limits`.
 """
 
 from collections.abc import Mapping
@@ -304,7 +303,7 @@ _OF_CLIENT_METRICS: Final[Mapping[int, Served]] = {
 
 API_RIGHTS: Final[Mapping[int, ApiRights]] = {
     **{key: served.rights for key, served in {**_STATELESS, **_OF_CLIENT_METRICS}.items()},
-    # Their handlers are inline or have state.
+    # The handlers of these APIs are inline or stateful.
     apis.PRODUCE.key: needs(
         *on(Operation.WRITE, TOPIC, TRANSACTIONAL_ID), (Operation.ALTER, TOPIC)
     ),
@@ -321,7 +320,8 @@ API_RIGHTS: Final[Mapping[int, ApiRights]] = {
 
 def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
     """Return the handlers of a broker. has_client_metrics: whether the broker has a receiver for
-    client metrics. Without one, it does not list their APIs, so that clients do not use them.
+    client metrics. Without one, the broker does not list the client metrics APIs, so that clients
+    do not use them.
     """
     served = {**_STATELESS, **(_OF_CLIENT_METRICS if has_client_metrics else {})}
     handlers = {key: api.handler for key, api in served.items()}

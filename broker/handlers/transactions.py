@@ -111,7 +111,7 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
             request.transactional_id, request.transaction_timeout_ms, expected
         )
     except (ControllerError, TimeoutError):
-        # No producer id is available. After this code, all clients retry at the coordinator.
+        # No producer id is available. This error code makes all clients retry at the coordinator.
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     response = init_producer_id.InitProducerIdResponse(
         error_code=_code(ctx, code),
@@ -349,7 +349,9 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
 def _denied_commit(
     node: Node, ctx: RequestContext, request: txn_offset_commit.TxnOffsetCommitRequest
 ) -> ErrorCode | None:
-    """Return why the client may not commit offsets in this transaction, or None if it may."""
+    """Return the reason why the client may not commit offsets in this transaction, or None if it
+    may.
+    """
     if not allows(
         node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -365,8 +367,8 @@ async def _commit_offsets(
     request: txn_offset_commit.TxnOffsetCommitRequest,
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Commit the offsets. If they may be the transaction's first ones for this group, wait for the
-    transaction coordinator.
+    """Commit the offsets. If they may be the first offsets of the transaction for this group, wait
+    for the transaction coordinator.
     """
     adds = verification.commit_adds(ctx.api_version)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
@@ -387,7 +389,7 @@ async def _commit_offsets(
         or not request.group_id
         or not verification.needs_verification(node, transactional_id, found, producer, adds=adds)
     ):
-        # The group coordinator or the log decides.
+        # Let the group coordinator or the log decide.
         return await commit(verification.required_guard(node, transactional_id, adds=adds))
     response = await verification.verify(node, transactional_id, found, producer, adds=adds)
     if isinstance(response, ErrorCode):
@@ -482,8 +484,8 @@ def _described(
 
 async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     """ListTransactions (66): return the transactional ids that this broker coordinates. Clients
-    send this request to every broker, and consider open transactions hanging that none of them
-    lists. As in Kafka, a broker that is loading therefore returns an error, not an incomplete list.
+    send this request to every broker, and consider an open transaction hanging if no broker lists
+    it. As in Kafka, a broker that is loading therefore returns an error, not an incomplete list.
     """
     request = decoded(ctx, list_transactions.decode_request)
     labels = {state.label for state in TransactionState}

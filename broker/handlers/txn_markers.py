@@ -65,8 +65,9 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
 def start_marker(
     node: Node, marker: Marker, wanted: Iterable[TopicPartition], version: int = 0
 ) -> "asyncio.Future[Codes]":
-    """End the producer's transaction in the given partitions that this broker leads. The markers
-    have been appended in one group when this returns, and are durable when the future completes.
+    """End the producer's transaction in the given partitions that this broker leads. When this
+    returns, the markers have been appended in one group; they are durable when the future
+    completes.
 
     A marker whose serial is not above that of the producer's last ended transaction is a late copy:
     it receives the same response and changes nothing. A marker without a serial comes from an
@@ -119,7 +120,7 @@ class LedMarkers:
             if not isinstance(found, Partition) or found.log.producers.is_repeated(marker):
                 return None
             if found.log.rules.mirror_source:
-                return None  # takes no marker of a transaction without records there
+                return None  # a mirror never accepts a marker without records
             parts.append((found, marker))
         return parts
 

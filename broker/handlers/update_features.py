@@ -1,6 +1,6 @@
 """UpdateFeatures (KIP-584, KIP-1022): change finalized feature levels at the controller.
 
-If an update is rejected, no update is made, and the response contains the error of the first
+If any update is rejected, none is applied, and the response contains the error of the first
 rejected one. `allow_downgrade` of version 0 has no effect, as in Kafka.
 """
 

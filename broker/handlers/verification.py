@@ -1,7 +1,7 @@
 """Verify transactions with their coordinator before the first batch enters a partition (KIP-890).
 
 For producers of version 2 (Produce 12, TxnOffsetCommit 5), the leader adds the partition to the
-transaction. For older ones it only verifies that they have added it, unless
+transaction. For older producers, it only verifies that they have added the partition, unless
 `transaction.partition.verification.enable` is off or the coordinator runs an older version.
 """
 
@@ -103,8 +103,8 @@ def send_request(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A pending verification of one guard. This is a class, because closures that call each other
-    would leave a reference cycle per transaction.
+    """A pending verification of one guard. This is a class because closures that call each other
+    would leave a reference cycle for each transaction.
     """
 
     node: Node
@@ -175,7 +175,7 @@ def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | 
 
 
 def refusal_of_commit(code: ErrorCode, version: int) -> ErrorCode:
-    """Convert a coordinator's error for a TxnOffsetCommit client, as `refusal_of_produce` does."""
+    """Like `refusal_of_produce`, but for a TxnOffsetCommit client."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:

@@ -48,7 +48,7 @@ class NewConnection(Protocol):
         ...
 
     def held(self) -> None:
-        """Do not read until the connection is admitted or closed."""
+        """Stop reading until the connection is admitted or closed."""
         ...
 
     def close(self, reason: str) -> None: ...
@@ -70,9 +70,10 @@ class _Queue:
 class Admission:
     """Admits connections to all listeners of one broker, in order of arrival.
 
-    When a listener reaches its limit of unauthenticated connections, the oldest such connection of
-    the address with the most is closed. When there is no room, unauthenticated connections are also
-    closed in favor of new connections from addresses that have fewer.
+    When a listener reaches its limit of unauthenticated connections, the oldest unauthenticated
+    connection of the address with the most such connections is closed. When there is no room,
+    unauthenticated connections are also closed in favor of new connections from addresses with
+    fewer of them.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Admission:
     ) -> None:
         self.connections = connections
         self.refused_count = 0
-        """Connections closed because of limits for their address."""
+        """Number of connections closed because of per-address limits."""
         self._now = now
         self._call_later = call_later
         self._queues: dict[str, _Queue] = {}
@@ -88,7 +89,9 @@ class Admission:
         self._unauthenticated: dict[str, ConnectionsByAddress[NewConnection]] = defaultdict(
             ConnectionsByAddress
         )
-        """By listener, so that a flood on one listener does not affect others."""
+        """Unauthenticated connections by listener, so that a flood on one listener does not affect
+        others.
+        """
         self._closing: dict[NewConnection, Deadline] = {}
 
     @property
@@ -156,8 +159,8 @@ class Admission:
         queue.by_address.discard(arrival)
 
     def _take_place(self, arrival: NewConnection, queue: _Queue) -> bool:
-        """If there is no room, admit the connection and close an unauthenticated one whose address
-        has more of them. Return whether this was done.
+        """If there is no room, make room by closing an unauthenticated connection whose address has
+        more of them, and admit the new connection. Return whether it was admitted.
         """
         listener = arrival.listener
         if queue.timer is not None or self.connections.has_room(listener):
@@ -178,8 +181,8 @@ class Admission:
         return True
 
     def _largest_crowd(self) -> ConnectionsByAddress[NewConnection]:
-        """Return the largest set of unauthenticated connections of one listener, by the number that
-        a single address has.
+        """Return the largest set of unauthenticated connections of a single address on one
+        listener.
         """
         protected = self.connections.settings.protected
         return max(

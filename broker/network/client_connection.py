@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = False
         """Whether the client has disconnected, so that the connection will be closed soon."""
         self._is_held = False
-        """Whether the connection is delayed by its listener."""
+        """Whether the listener delays the connection."""
         self._is_shaking_hands = False
         """Whether received bytes are waiting for the next handshake step."""
         self._mute: Deadline | None = None
@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- TLS and authentication -------------------------------------------------------------------
 
     def _take_tls(self, data: memoryview = _NOTHING) -> None:
-        """Process these bytes together with those already passed to TLS."""
+        """Process these bytes together with the bytes already passed to TLS."""
         if self._tls is None or self._transport is None or self._transport.is_closing():
             return
         try:
@@ -392,8 +392,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        # Nothing is read while requests are pending here, so this request was complete when the
-        # last bytes arrived, or earlier.
+        # Nothing is read while requests are pending here, so this request was complete no later
+        # than when the last bytes arrived.
         respond = partial(self._respond, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
@@ -487,9 +487,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def mute(self, wait_ms: int) -> None:
-        """Stop reading and starting requests for this long, or longer if the connection is already
-        muted for longer. Responses to earlier requests are sent. The connection is not considered
-        idle meanwhile.
+        """Stop reading and starting requests for this long, unless the connection is already muted
+        for longer. Responses to earlier requests are still sent. A muted connection is not
+        considered idle.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -534,7 +534,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._order) + len(self._waiting)
 
     def expired(self, now: float) -> str | None:
-        """Return why this connection must be closed for inactivity, or None."""
+        """Return the reason why this connection must be closed for inactivity, or None."""
         config = self._server.config
         if self._is_read_paused and not self._is_write_paused:
             return None  # the broker has paused reading
@@ -556,7 +556,7 @@ def _buffers(response: Response) -> Sequence[Buffer]:
         return ()
     return (
         (cast("Buffer", response),)
-        # A tuple of types, because a union type would be created for each response.
+        # This is a tuple of types, because a union type would be created anew for each response.
         if isinstance(response, _ONE_BUFFER)
         # The dispatcher has already encoded long responses.
         else cast("Sequence[Buffer]", response)
@@ -565,7 +565,7 @@ def _buffers(response: Response) -> Sequence[Buffer]:
 
 def _address(name: Sequence[object] | None) -> tuple[str, int]:
     """Return the host and port of a socket name. IPv4-mapped IPv6 addresses are converted to IPv4.
-    A closed socket has neither.
+    Both are empty for a closed socket.
     """
     if not name:
         return "", 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 COUNT_MAX: Final = 20
-"""Connections closed per event loop iteration, which takes half a millisecond."""
+"""Number of connections closed per event loop iteration, which takes half a millisecond."""
 
 
 class ClosingOrder:

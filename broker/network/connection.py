@@ -147,7 +147,7 @@ class ResponseSlot(Struct, eq=False, gc=False):
 
 
 class ResponseOrder:
-    """Holds back responses until all earlier requests of the connection have been answered."""
+    """Holds back responses until those to all earlier requests of the connection have been sent."""
 
     __slots__ = ("_slots", "held_bytes", "request_bytes")
 

@@ -7,8 +7,8 @@ from penstock.broker.network.request import ConnectionInfo, Respond, Response
 
 
 class CannotRespond(Exception):
-    """Raised if a request cannot be answered with an error response. The connection is closed, and
-    the message is logged.
+    """Raised if the broker cannot send an error response to a request. The connection is closed,
+    and the message is logged.
     """
 
 

@@ -1,8 +1,8 @@
-"""Schedule TLS handshakes: one step per event loop iteration, for a limited share of the time, in
-turns of the client addresses. Pure.
+"""Schedule TLS handshakes: one step per event loop iteration, for a limited share of the time.
+Client addresses take turns. Pure.
 
 A step takes 0.1 to 0.3 ms with a P-256 key and 1 to 2 ms with RSA, and the client's next requests
-about as long. Without a limit, other requests would wait while a thousand clients reconnect.
+take about as long. Without a limit, other requests would wait while a thousand clients reconnect.
 """
 
 from collections import OrderedDict, deque
@@ -25,11 +25,11 @@ _TIMER_S: Final = 0.001
 
 
 class HandshakeOrder:
-    """Delays each connection at most once; the first few handshakes after a pause are not delayed.
-    Nothing is read from waiting connections.
+    """Schedules handshake steps. Each connection is delayed at most once; the first few handshakes
+    after a pause are not delayed. Nothing is read from waiting connections.
 
-    call_soon, call_later: methods of the event loop. now: a clock in seconds that advances during
-    a step, unlike the event loop time.
+    call_soon, call_later: methods of the event loop. now: a clock in seconds that advances during a
+    step, unlike the event loop time.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class HandshakeOrder:
         self._call_later = call_later
         self._now = now
         self._lanes: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        """Waiting steps by address, in the order in which the addresses take turns."""
+        """Waiting steps by address, in the order in which the addresses are served."""
         self._is_running = False
         self._due_s = now()
-        """When the time used by past steps has been compensated."""
+        """Time at which the time used by past steps is compensated."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))

@@ -14,7 +14,9 @@ _TIMEOUT_S: Final = 5.0
 
 
 async def resolve(hosts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the addresses of each host. A host that cannot be resolved within 5 s has none."""
+    """Return the addresses of each host. The list is empty for a host that cannot be resolved
+    within 5 s.
+    """
     wanted = list(dict.fromkeys(hosts))
     return dict(zip(wanted, await asyncio.gather(*map(_addresses, wanted)), strict=True))
 

@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 GONE_MAX_S: Final = 10.0
-"""By then, the controller has long fenced a dead broker."""
+"""How long a broker may be considered gone. By then, the controller has long since fenced a dead
+broker.
+"""
 PROBE_S: Final = 0.1
 DOUBT_S: Final = 0.05
 """How long a broker may be in doubt. A killed process closes its connections, newest first, and
-then its listener, within 3 ms on a busy machine. A live broker that closes a connection causes the
-same delay.
+then its listener, within 3 ms on a busy machine. If a live broker closes a connection, responses
+are delayed for the same time.
 """
 _NEXT_TURNS_S: Final = 0.001
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
 """Number of fast connection attempts. A broker registers just before it accepts connections, so the
-first attempts should be frequent. Afterwards, an unreachable broker costs one attempt per
+first attempts should be frequent. After these attempts, an unreachable broker costs one attempt per
 RECONNECT_MAX_S.
 """
 
@@ -73,7 +75,7 @@ class PeerWatch:
 
     @property
     def gone(self) -> Collection[BrokerIncarnation]:
-        """Return the brokers whose processes have died, as far as this broker can detect. Fenced
+        """Return the brokers whose processes have died, as far as this broker can tell. Fenced
         brokers are never included.
         """
         return self._gone
@@ -120,7 +122,7 @@ class PeerWatch:
             try:
                 await self._peers.wait_closed(peer.node_id)
             except (OSError, EOFError, TimeoutError, WireError, PeerGone):
-                failed_count += 1  # proves nothing, unless the broker was connected before
+                failed_count += 1  # this proves nothing unless the broker was connected before
             else:
                 failed_count, was_connected = 0, True
             if was_connected:

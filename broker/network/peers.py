@@ -52,8 +52,8 @@ class PeerConnections:
         try:
             return await peer.send_request(api, request, kind, version=version)
         except BaseException:
-            # Also drop the connection after a timeout, because a late response would be taken for
-            # that of the next request.
+            # Also drop the connection after a timeout, because a late response would be mistaken
+            # for the response to the next request.
             self._drop(node_id)
             raise
 
@@ -81,9 +81,9 @@ class PeerConnections:
 
     async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:
         """Return whether all addresses of the broker refuse connections. Return False if one
-        accepts, or does not respond within CONNECT_TIMEOUT_S. Raises PeerGone.
+        accepts, or fails to respond within CONNECT_TIMEOUT_S. Raises PeerGone.
 
-        patience_s: how long an address is tried again if a connection breaks, because a dying
+        patience_s: how long to keep trying an address after a connection breaks, because a dying
         process may accept a connection and reset it a moment later, when its listener closes.
         """
         host, port = self._address(node_id)

@@ -25,8 +25,8 @@ class LongResponse(Struct, frozen=True):
 
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | LongResponse | None
-"""A complete frame with its size prefix, in one or more buffers, which are not joined. None stands
-for no response (acks=0). Only handlers return LongResponse; it is never passed to a connection.
+"""A complete frame with its size prefix, in one or more buffers, which are not joined. None means
+no response (acks=0). Handlers may return LongResponse, which is never passed to a connection.
 """
 
 Respond: TypeAlias = Callable[[Response], None]
@@ -142,6 +142,8 @@ class RequestContext(Struct, eq=False):
         return self.body is not None
 
     def waits(self) -> None:
-        """Let other long requests start, because this one waits for records or other clients."""
+        """Let other long requests start, because this one is waiting for records or other
+        clients.
+        """
         if self.on_wait is not None:
             self.on_wait()

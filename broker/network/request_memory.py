@@ -45,7 +45,7 @@ class RequestMemory:
     middle of a frame. Partial frames could block each other forever, so a connection in the middle
     of a frame may use up to twice the limit, and is closed above that.
 
-    call_soon: used to resume connections, so that this does not happen inside the caller.
+    call_soon: used to resume connections later rather than inside the caller.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -76,7 +76,7 @@ class RequestMemory:
 
     def charge(self, usage: PrincipalUsage, delta_bytes: int) -> None:
         """Count added or released bytes, and resume connections that were waiting for released
-        ones.
+        bytes.
         """
         self.buffered_bytes += delta_bytes
         if usage.is_limited:
@@ -96,8 +96,8 @@ class RequestMemory:
         )
 
     def refusal(self, usage: PrincipalUsage) -> str:
-        """Return why a connection in the middle of a frame must be closed, or "" if it may
-        continue.
+        """Return the reason why a connection in the middle of a frame must be closed, or "" if it
+        may continue.
         """
         if usage.buffered_bytes > self._principal_hard_limit_bytes:
             return _PRINCIPAL_USED

@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 
 BACKLOG_COUNT: Final = 4_096
 """Maximum number of clients that can connect at the same moment, for example after a failover.
-Linux drops the packets of additional clients, which retry a second later, and by default does not
-allow a larger backlog (net.core.somaxconn).
+Linux drops the packets of additional clients, which then retry a second later. By default, it does
+not allow a larger backlog (net.core.somaxconn).
 """
 SWEEP_INTERVAL_S: Final = 5.0
 
@@ -167,7 +167,7 @@ class Server:
         return self.port
 
     async def serve(self, dispatcher: Dispatcher) -> None:
-        """Accept connections. Raises PortTaken if another process has started to listen on a port
+        """Accept connections. Raises PortTaken if another process has started listening on a port
         since `bind`.
         """
         assert self._listeners, "bind() comes first"
@@ -223,8 +223,8 @@ class Server:
         self._dispatcher_waiters[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
-        """Flush the connection in the next event loop iteration. One callback flushes all
-        connections, because a WAL object acknowledges requests of many.
+        """Flush the connection in the next event loop iteration. A single callback flushes all
+        connections, because one WAL object acknowledges requests of many connections.
         """
         if not self._unsent:
             self.loop.call_soon(self._flush_all)
@@ -285,7 +285,7 @@ class Server:
 
 
 class PortTaken(Exception):
-    """Raised when the port of a listener is not available. The message contains the remedy."""
+    """Raised when the port of a listener is not available. The message explains the remedy."""
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(

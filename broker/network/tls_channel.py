@@ -1,7 +1,8 @@
-"""The TLS part of one connection, without a socket: it converts between encrypted and plain bytes.
+"""The TLS layer of one connection, without a socket: it converts between encrypted and plaintext
+bytes.
 
-asyncio's TLS calls the protocol only after the handshake, so handshakes could be neither counted
-nor limited. It also needs a receive buffer per connection (docs/design/authentication.md).
+asyncio's TLS calls the protocol only after the handshake, so handshakes could not be counted or
+limited. asyncio also needs a receive buffer per connection (docs/design/authentication.md).
 """
 
 import ssl
@@ -42,7 +43,9 @@ class TlsChannel:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_established = False
         self._broken: TlsBroken | None = None
-        """Why no more data can be read. Raised after all earlier bytes have been read."""
+        """The reason why no more data can be read. It is raised after all earlier bytes have been
+        read.
+        """
 
     def feed(self, data: memoryview) -> None:
         """Process bytes received from the peer."""
@@ -66,8 +69,8 @@ class TlsChannel:
         """
         read, size, filled = self._object.read, len(buffer), 0
         try:
-            while self._broken is None and filled < size:  # one iteration per TLS record
-                # With a buffer, `read` returns a count, contrary to the type stubs.
+            while self._broken is None and filled < size:  # each iteration decrypts one TLS record
+                # Contrary to the type stubs, `read` returns a count if it is passed a buffer.
                 count = cast("int", read(size, buffer[filled:]))
                 filled += count
                 if not count:
@@ -97,12 +100,12 @@ class TlsChannel:
         return sent
 
     def outgoing(self) -> bytes:
-        """Return the pending bytes of TLS itself: handshakes, session tickets, alerts."""
+        """Return pending bytes produced by TLS itself: handshakes, session tickets, alerts."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def end(self) -> bytes:
         """Return the close_notify alert, which closes TLS."""
-        with suppress(ssl.SSLError, ValueError):  # the peer's close_notify is not awaited
+        with suppress(ssl.SSLError, ValueError):  # do not wait for the peer's close_notify
             self._object.unwrap()
         return self.outgoing()
 

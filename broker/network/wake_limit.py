@@ -1,7 +1,8 @@
 """Use SO_RCVLOWAT to wake the event loop only when a large part of a frame has arrived.
 
 TLS clients send a frame of 1 MB in 64 records of 16 KiB, each with its own system call. Without
-this, each record would take an event loop iteration, which doubles the CPU time in the kernel.
+this limit, each record would take an event loop iteration, which doubles the CPU time spent in the
+kernel.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ class WakeLimit:
         self._bytes = 1
 
     def expect(self, transport: asyncio.Transport, missing_bytes: int) -> None:
-        """Wake when a large part of the remaining frame has arrived, and always before its last
+        """Wake when a large part of the remaining frame has arrived, but always before its last
         byte. missing_bytes: the size of the remaining frame; 0 to wake for the first byte.
 
         One record is subtracted, because TLS may have already received it.

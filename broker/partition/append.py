@@ -1,4 +1,4 @@
-"""Append batches of many partitions as one group of the storage, in one WAL object, without an
+"""Append batches of many partitions to the storage as one group, in one WAL object, without an
 await. This takes 25 us for one small batch in one partition.
 """
 
@@ -30,8 +30,8 @@ _NO_OFFSET: Final = Offset(-1)
 _DEPENDS_ON_END: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE}
 )
-"""Rejections that are wrong if a later leader has appended more batches. They write nothing, so WAL
-fencing does not protect against them.
+"""Rejections that would be wrong if a later leader has appended more batches. They write nothing,
+so WAL fencing does not protect against this.
 """
 
 
@@ -123,9 +123,9 @@ class PartitionAppend:
     ) -> None:
         """refused, leads_alone (`Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches have no
-        sequence. guard: see `PartitionLog.plan`. is_whole: whether to append all parts or none.
-        refusal: the error of the schema check, which does not apply to batches that are already in
-        the log. sender: see `WalCore.append`.
+        sequence. guard: see `PartitionLog.plan`. is_whole: whether to append either all parts or
+        none. refusal: the error of the schema check, which does not apply to batches that are
+        already in the log. sender: see `WalCore.append`.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: dict[Partition, _Planned] = {}
@@ -227,14 +227,14 @@ class PartitionAppend:
     def _with_refusal(
         self, plan: BatchHeader | KnownBatch | Refusal
     ) -> BatchHeader | KnownBatch | Refusal:
-        """Return the rejection by the schema check instead of the plan, if it is more specific."""
+        """Return the schema check's rejection instead of the plan, if it is more specific."""
         if self._refusal is None or isinstance(plan, KnownBatch):
             return plan
         is_damaged = self._refusal.code is ErrorCode.CORRUPT_MESSAGE
         return plan if is_damaged and isinstance(plan, Refusal) else self._refusal
 
     def _reason_to_wait(self, partition: Partition, content: Content | None) -> str | None:
-        """Return the reason for which the part cannot be appended now, or None."""
+        """Return the reason why the part cannot be appended now, or None."""
         if not partition.accepts_records:
             return "this broker is giving up the partition"
         if not self._refused or not isinstance(content, memoryview):
@@ -334,8 +334,8 @@ class PartitionAppend:
 
     def _on_durable(self, error: Exception | None) -> None:
         if error is not None:
-            # The records may be durable nevertheless. The producer finds out when it retries the
-            # batch, at this leader or the next one.
+            # The records may still be durable. The producer finds out when it retries the batch, at
+            # this leader or the next one.
             self._fail_all(error)
         for partition, planned in self._planned.items():
             if error is not None and (self._storage.fenced or partition.log.data.fenced):

@@ -1,5 +1,5 @@
-"""Limit the total bytes of concurrent cold reads of a broker, so that a hundred lagging consumers
-do not exhaust its memory. A single read may exceed the limit. Reads are admitted in request order.
+"""Limit the total bytes of concurrent cold reads of a broker, so that many lagging consumers cannot
+exhaust its memory. A single read may exceed the limit. Reads are admitted in request order.
 """
 
 import asyncio

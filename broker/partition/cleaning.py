@@ -66,8 +66,8 @@ def is_due(dirty: DirtyPart, policy: CleaningPolicy, now_ms: Millis) -> bool:
     appended since the last pass exceeds `min.cleanable.dirty.ratio`, or if a record has been
     waiting for longer than `max.compaction.lag.ms` (KIP-354).
 
-    Records younger than `min.compaction.lag.ms` are not compacted, so a log that has been dirty for
-    a shorter time is not due.
+    Records younger than `min.compaction.lag.ms` are not compacted, so a log that became dirty more
+    recently than that is not due.
     """
     if dirty.dirty_bytes <= 0:
         return False

@@ -30,8 +30,9 @@ from penstock.stream.storage import Storage
 
 @dataclass(slots=True)
 class CommittedReads:
-    """Counters, which never decrease. sent: fetches of partitions led here that were redirected to
-    another broker. records, size_bytes: records and bytes read from partitions with other leaders.
+    """Counters, which never decrease. sent: fetches of partitions led by this broker that were
+    redirected to another broker. records, size_bytes: records and bytes read from partitions with
+    other leaders.
     """
 
     sent: int = 0
@@ -42,8 +43,9 @@ class CommittedReads:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """The committed part of a log at one moment, for a single read. Log start and committed end may
-    be older than on the leader. Only the leader decides whether an offset is out of range.
+    """The committed part of a log at one moment, for a single read. Its log start and committed end
+    may be older than those on the leader. Only the leader decides whether an offset is out of
+    range.
     """
 
     key: PartitionKey
@@ -82,7 +84,7 @@ def committed_partition(
     image: MetadataImage, storage: Storage, partition: PartitionMetadata
 ) -> CommittedPartition | None:
     """Return the committed part of a partition. Return None if the partition has no leader, because
-    clients then have to look up the next one.
+    clients must then look up the next one.
     """
     data = image.streams.get(partition.data_stream_id)
     txn = image.streams.get(partition.txn_stream_id)

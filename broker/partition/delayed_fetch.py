@@ -12,7 +12,7 @@ class FetchWait:
         self, missing_bytes: int, wake: Callable[[], None], *, reads_committed: bool = False
     ) -> None:
         """reads_committed: count appended bytes only if they are stable. While transactions are
-        open, the advancing last stable offset wakes the fetch instead.
+        open, the fetch is woken when the last stable offset advances.
         """
         self.reads_committed = reads_committed
         self._missing_bytes = max(1, missing_bytes)

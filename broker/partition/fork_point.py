@@ -1,7 +1,7 @@
-"""Find fork points, and abort inherited transactions: those of a fork, of a restored topic, or of a
-partition whose newest records were lost with a WAL store. The source of a fork may still commit its
-open transactions, but producers do not write to the fork. In the other cases, the log may lack the
-end of a transaction.
+"""Find fork points, and abort inherited transactions in forks, in restored topics, and in
+partitions whose newest records were lost with a WAL store. The source of a fork may still commit
+its open transactions, but producers do not write to the fork. In the other two cases, the end of a
+transaction may be missing from the log.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ _EVENTS_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WantedPoint:
-    """Where to fork a partition: before `offset`, or before the first record with a timestamp of at
-    least `timestamp_ms`. If both are -1, at the high watermark.
+    """Where to fork a partition: before `offset`, before the first record with a timestamp of at
+    least `timestamp_ms`, or at the high watermark if both are -1.
     """
 
     offset: int = AT_END
@@ -108,7 +108,7 @@ async def _unstable_at(
 
 def inherited_transactions(partition: Partition) -> Sequence[int]:
     """Return the producers with an open transaction that started before the fork, before the topic
-    was deleted and restored, or before records were lost.
+    was deleted and restored, or before the records were lost.
     """
     fork = partition.record.fork
     end = max(
@@ -141,11 +141,11 @@ def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> Non
     was deleted, or when records were lost. Does not wait, because these transactions are not stable
     until the markers are durable.
 
-    Except in a fork, the coordinator may not have ended the transaction, and the producer may
+    Except in a fork, the coordinator may still consider the transaction open, and the producer may
     continue it. The marker therefore fences the producer, so that it cannot write to a transaction
     that was aborted here.
 
-    May be called on each opening. Raises KafkaError if a marker is rejected.
+    May be called each time the partition is opened. Raises KafkaError if a marker is rejected.
     """
     fences = partition.record.undeleted_epoch >= 0 or partition.log.lost_end_offset > 0
     for producer_id in inherited_transactions(partition):

@@ -75,7 +75,7 @@ class HostedPartition:
         self._error = error
 
     def failure(self, now_s: float) -> FailingPartition:
-        """Return for how long and why the partition has failed to open. Requires `is_failing`."""
+        """Return how long the partition has failed to open, and why. Requires `is_failing`."""
         return FailingPartition(
             topic_id=self.key.topic_id,
             partition=self.key.partition,
@@ -85,8 +85,8 @@ class HostedPartition:
         )
 
     def park(self, callback: OpenCallback) -> Callable[[], None]:
-        """Park the callback of a request after those parked earlier. Return a function that removes
-        it.
+        """Park the callback of a request, after those parked earlier. Return a function that
+        removes it.
         """
         self._parked.append(callback)
 

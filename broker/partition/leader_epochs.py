@@ -1,5 +1,5 @@
-"""The start offset of each leader epoch of a partition, with which clients detect truncation after
-a leader change (KIP-101, KIP-320).
+"""The start offset of each leader epoch of a partition, which clients use to detect truncation
+after a leader change (KIP-101, KIP-320).
 
 Epochs and start offsets are strictly increasing. Logs are never truncated, so entries are added
 only at the end, and removed only at the start when the log start advances.
@@ -26,8 +26,8 @@ class LeaderEpochs:
         return self._entries
 
     def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
-        """Assign `epoch` to the records from `start_offset` on. It replaces an epoch that starts at
-        the same offset and has no records. Batches without records have no epoch (-1).
+        """Assign `epoch` to the records from `start_offset` on. This replaces an epoch without
+        records that starts at the same offset. Batches without records have no epoch (-1).
         """
         if epoch < 0 or (self._entries and self._entries[-1][0] >= epoch):
             return

@@ -1,5 +1,5 @@
-"""Determine the leader returned to clients. While a partition moves or its leader is dead, this is
-the next leader. The next leader parks early requests, so that clients only wait for the move or the
+"""Determine the leader returned to clients. While a partition moves or its leader is dead, clients
+are sent to the next leader. It parks early requests, so that clients wait only for the move or the
 recovery instead of retrying metadata requests for up to a second. If another broker is elected, the
 client receives an error or no response, and refreshes its metadata.
 """
@@ -13,7 +13,7 @@ from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, is
 from penstock.stream.ports import BrokerIncarnation
 
 Gone: TypeAlias = Collection[BrokerIncarnation]
-"""Brokers whose processes have died, as far as this broker can detect."""
+"""Brokers whose processes have died, as far as this broker can tell."""
 
 
 class AnnouncedLeader(NamedTuple):
@@ -27,7 +27,7 @@ def announced_leader(
     """Return the leader to announce, or None if the partition has no live leader and the next one
     is unknown.
 
-    The next leader and its epoch are predicted like in `controller.managers.elections`, except for
+    The next leader and its epoch are predicted as in `controller.managers.elections`, except for
     leader counts. Brokers whose processes have died (`gone`, see `broker.network.peer_watch`) are
     skipped even before the controller fences them; the epoch then does not change, because the
     election might not happen.

@@ -16,8 +16,8 @@ from penstock.broker.partition.partition import Partition
 from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 
 DECAY_S: Final = 5.0
-"""Time constant after which the weight of a sample has dropped to a third. With a shorter one,
-rates follow the load faster but are noisier.
+"""Time constant after which the weight of a sample has dropped to about a third. With a shorter
+one, rates follow the load faster but are noisier.
 """
 SAMPLES_MAX: Final = 4_096
 STEP_COUNT: Final = 100
@@ -86,7 +86,7 @@ class LoadMeter:
             key = (partition.topic_id, partition.index, partition.leader_epoch)
             rate = rates[key] = self._rates.get(key) or _Rate(before)
             if rate.is_idle and rate.seen_requests == partition.requests_count:
-                continue  # the case of most partitions
+                continue  # true for most partitions
             rate.add(partition, elapsed_s, decay)
             load = rate.load()
             rate.is_idle = not any(load)
@@ -123,8 +123,8 @@ def _sum(loads: list[Load]) -> Load:
 
 
 class AppendTimes:
-    """The times from append to acknowledgment. Pending appends are included with their age, so that
-    a hanging store is visible immediately.
+    """The times from append to acknowledgment. Pending appends are included with their current age,
+    so that a hanging store is visible immediately.
     """
 
     def __init__(self) -> None:
@@ -136,8 +136,8 @@ class AppendTimes:
         self._waiting[append] = now
 
     def end(self, append: object, now: float, *, counts: bool = True) -> None:
-        """End an append. counts: False for a rejected append, whose time is not that of a durable
-        write.
+        """End an append. counts: False for a rejected append, because its duration is not that of a
+        durable write.
         """
         began = self._waiting.pop(append)
         if counts and len(self._took_s) < SAMPLES_MAX:

@@ -61,7 +61,7 @@ class LocalBroker(Protocol):
 
     @property
     def gone(self) -> Gone:
-        """Return the brokers whose processes have died but which the controller has not fenced yet.
+        """Return the brokers whose processes have died but that the controller has not fenced yet.
         Used to choose the announced leader.
         """
         ...

@@ -80,13 +80,13 @@ class LogConfig:
     """The limits for partitions, shared by all partitions of a broker."""
 
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Partitions with the most new bytes get a checkpoint when this many bytes have been appended
-    to all partitions of a broker. This limits the scan after a crash, which new leaders share: 64
-    MiB take 0.3 s to read.
+    """When this many bytes have been appended across all partitions of a broker, the partitions
+    with the most new bytes get a checkpoint. This limits the scan after a crash, which new leaders
+    share: 64 MiB take 0.3 s to read.
     """
     producers_count_max: int = PRODUCERS_COUNT_MAX
-    """Maximum number of tracked producers per partition, which use 35 MiB if all are idle, and a
-    checkpoint of 10 MB. Above it, the producer that has been inactive longest is dropped early,
+    """Maximum number of tracked producers per partition. If all are idle, they use 35 MiB, and a
+    checkpoint 10 MB. Above the limit, the producer that has been inactive longest is dropped early,
     which raises an alert.
     """
     producer_silent_ms: int = 86_400_000
@@ -94,9 +94,9 @@ class LogConfig:
     unless they have an open transaction. May change at any time.
     """
     open_transactions_count_max: int = 2_000
-    """Maximum number of open transactions per partition; others are rejected with a retriable
-    error. It is less than the maximum number of producers, so that some producers can always be
-    dropped.
+    """Maximum number of open transactions per partition; additional ones are rejected with a
+    retriable error. It is less than the maximum number of producers, so that some producers can
+    always be dropped.
     """
 
 
@@ -141,7 +141,7 @@ class PartitionLog:
         """When this broker first detected records after the compacted part."""
         self.lost_end_offset = Offset(0)
         """End of the last scanned range that was lost with its WAL store. The range may have
-        contained the end of any transaction that started below.
+        contained the end of any transaction that started below this offset.
         """
         self._config = config
         self._leader_epoch = data.epoch
@@ -154,8 +154,8 @@ class PartitionLog:
     @property
     def lacks_event(self) -> bool:
         """Return whether readers of the store cannot detect that a transaction is open, because its
-        event was in a lost store and the controller has trimmed it. `open_event` returns a new
-        event.
+        event was in a lost store and has been trimmed by the controller. `open_event` returns a
+        replacement.
         """
         return self._is_event_trimmed_away and self.data.next_offset > self.txn.next_offset
 
@@ -315,7 +315,7 @@ class PartitionLog:
         timestamp_ms: int,
         is_append_time: bool,
     ) -> None:
-        """Update the state after the storage has accepted the batch at `base_offset`.
+        """Update the state once the storage has accepted the batch at `base_offset`.
 
         timestamp_ms: the newest timestamp of the batch in the log. is_append_time: whether the
         broker set it.
@@ -331,7 +331,7 @@ class PartitionLog:
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
-                # Sequences do not change when log compaction removes records, so the record count
+                # Log compaction removes records but does not change sequences, so the record count
                 # cannot be used.
                 header.last_offset_delta + 1,
                 base_offset=base_offset,
@@ -349,8 +349,8 @@ class PartitionLog:
         epochs and the recovery offset. The caller must append it to the meta stream without an
         await.
 
-        It follows the data that it describes in the same ordered WAL, so a durable checkpoint never
-        describes data that is lost.
+        In the ordered WAL, it follows the data that it describes, so a durable checkpoint never
+        describes lost data.
         """
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
@@ -378,8 +378,8 @@ class PartitionLog:
 
     @property
     def txn_trim_offset(self) -> Offset | None:
-        """Return the offset up to which the txn stream may be trimmed. Events below the log start
-        are not needed, except for the newest durable one.
+        """Return the offset up to which the txn stream may be trimmed. Of the events below the log
+        start, only the newest durable one is needed.
         """
         offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
         return offset if offset > self.txn.start_offset else None
@@ -518,7 +518,7 @@ async def _scan(
         before = offset
         for chunk in await storage.reader.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
-                # The log may start inside a batch, which may have started a transaction.
+                # The log may start inside a batch, and that batch may have started a transaction.
                 if header.next_offset > offset:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
                     _replay(log, batch, header, now_ms)

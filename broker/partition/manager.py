@@ -47,7 +47,7 @@ from penstock.stream.storage import Storage
 _log = structlog.get_logger(__name__)
 
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
-"""Called when its task starts, so that a task that is cancelled before leaves no coroutine that was
+"""Called when its task starts, so that a task cancelled before that leaves no coroutine that was
 never awaited.
 """
 
@@ -70,10 +70,10 @@ stops leading the partition. Must not block.
 
 
 class PartitionManager:
-    """Level-triggered: an image change only selects partitions to check, and the action is derived
+    """Level-triggered: an image change only selects the partitions to check; the action is derived
     from the image and the current state. At most one operation runs per partition, and the
-    partition is checked again afterwards. Therefore, a leader that changed twice meanwhile, a lost
-    response or a failed open needs no special case.
+    partition is checked again when it ends. A leader that changes twice in the meantime, a lost
+    response or a failed open therefore needs no special case.
 
     `get` returns a partition only while it may be served. Parked requests run in order of arrival,
     before later requests. Listeners are called alternately for opening and closing. Partitions that
@@ -124,7 +124,7 @@ class PartitionManager:
         self.opens = OperationCounts()
         self.closes = OperationCounts()
         self._past_traffic = Traffic()
-        """Traffic of partitions that are no longer served."""
+        """Traffic of partitions that this broker no longer serves."""
         self._past_dropped_count = 0
         self._is_closing = False
         self._is_over = False
@@ -216,7 +216,7 @@ class PartitionManager:
         return len(self._served)
 
     def wake_readers(self) -> None:
-        """Make every parked fetch check its partitions again, because the session is lost. This
+        """Make every parked fetch check its partitions again because the session was lost. This
         takes O(partitions).
         """
         for partition in self._served.values():
@@ -266,7 +266,7 @@ class PartitionManager:
         self._spawn(self._checkpoint_periodically())
 
     async def close(self) -> None:
-        """Stop opening partitions, and close all of them in few RPCs. There is no timeout; the
+        """Stop opening partitions, and close all open ones with few RPCs. There is no timeout; the
         caller may cancel.
         """
         self._is_closing = True
@@ -318,8 +318,8 @@ class PartitionManager:
         self._reconcile(keys)
 
     def on_gone(self, peer: BrokerIncarnation) -> None:
-        """Start to expect the partitions of a departed broker, or stop expecting them if it has
-        returned. This takes O(partitions that it leads).
+        """Start expecting the partitions of a departed broker, or stop expecting them if the broker
+        has returned. This takes O(partitions that it leads).
         """
         if not self._is_over:
             self._reconcile(self._image().topics.led_by(peer))
@@ -383,7 +383,7 @@ class PartitionManager:
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
         """Compare the image with the open partitions. Stop serving partitions that this broker does
-        not lead, and start to open and close partitions.
+        not lead, and start opening and closing partitions.
         """
         to_open: list[tuple[HostedPartition, PartitionRecord]] = []
         to_close: list[HostedPartition] = []
@@ -511,8 +511,8 @@ class PartitionManager:
             steps = await self._opener.close(closed)
             self._moves.report(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
-            # Only a permanently failed WAL rejects a close. The next owner receives the durable
-            # records by recovery.
+            # Only a permanently failed WAL rejects a close. The next owner obtains the durable
+            # records through recovery.
             if not self._storage.fenced:
                 raise
         for hosted in batch:
@@ -525,8 +525,9 @@ class PartitionManager:
         self._released.set()
 
     def _retry(self, hosted: HostedPartition, error: Exception | None) -> None:
-        """Check the partition again after a pause, together with others that have failed equally
-        often. This repeats as long as the image assigns the partition to this broker.
+        """Check the partition again after a pause, together with other partitions that have failed
+        the same number of times. This repeats as long as the image assigns the partition to this
+        broker.
         """
         hosted.failed(error, asyncio.get_running_loop().time())
         (self.closes if hosted.is_open else self.opens).failures += 1
@@ -549,7 +550,7 @@ class PartitionManager:
         self._spawn(self._run_operation(operation, batch))
 
     async def _run_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
-        """Run an operation. If it fails, its partitions must not stay busy forever."""
+        """Run an operation. Even if it fails, its partitions must not stay busy forever."""
         try:
             await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others

@@ -16,8 +16,8 @@ from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
-"""Number of dead records after which the stream is trimmed, which takes one controller RPC. With 2
-to 3 records per checkpoint, this happens every 16 minutes of steady writes.
+"""Number of obsolete records after which the stream is trimmed, which takes one controller RPC.
+With 2 to 3 records per checkpoint, this happens every 16 minutes under a steady write load.
 """
 _READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -97,7 +97,7 @@ class MetaStream:
     @property
     def trim_offset(self) -> Offset | None:
         """Return the offset of the newest durable batch, up to which the stream may be trimmed, or
-        None if a trim is not worth an RPC yet.
+        None if trimming is not worth an RPC yet.
         """
         base_offset = self._durable_base()
         return base_offset if base_offset - self.handle.start_offset >= TRIM_RECORDS_MIN else None

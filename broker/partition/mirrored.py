@@ -1,8 +1,8 @@
 """Decide which batches from a mirror are appended. They keep their offsets from the source.
 
 Offsets are sufficient for idempotence, because only mirrors of one source write to the partition:
-batches below the end of the log are already in it, and batches that start above would leave a hole.
-A restarted mirror continues at the end of the log.
+batches below the log end are already in the log, and batches that start above it would leave a
+hole. A restarted mirror continues at the end of the log.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _COMPRESSION_MAX: Final = 4
 
 
 class MirroredBatches(NamedTuple):
-    """Batches for one partition from a mirror of `source`. records: None if the request has
+    """Batches for one partition from a mirror of `source`. records: None if the request contains
     none.
     """
 

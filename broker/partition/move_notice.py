@@ -1,6 +1,6 @@
 """Announce the target of a partition move to producers while their records are still accepted
 (KIP-951). A client delays a rejected batch by its retry backoff (100 ms in librdkafka), which is
-longer than the whole move. librdkafka also follows a leader hint in a successful response, without
+longer than the entire move. librdkafka also follows a leader hint in a successful response, without
 a backoff, and its next requests wait at the target.
 """
 
@@ -24,7 +24,7 @@ class MoveNoticeConfig:
 
 
 class MoveNotice:
-    """One notice for all partitions whose moves started together. They are also closed together.
+    """One notice for all partitions whose moves started together. They are closed together as well.
 
     The streams stay open during a notice, and everything accepted is flushed before they are
     closed. A notice ends `grace_ms` after the last partition has sent the hint, so that requests

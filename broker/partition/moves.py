@@ -34,11 +34,11 @@ class Moves:
     def begin_notices(
         self, keys: Iterable[PartitionKey], hosted: Mapping[PartitionKey, HostedPartition]
     ) -> list[PartitionKey]:
-        """Start the notices that are due. Return the partitions that do not, or no longer, need a
+        """Start the notices that are due. Return the partitions that do not (or no longer) need a
         notice.
 
-        A partition gets one notice per move. It stays open until the notice ends, and
-        `PartitionManager` does not check the partition meanwhile.
+        A partition gets one notice per move. It stays open until the notice ends, and until then,
+        `PartitionManager` does not check the partition.
         """
         to_notify: list[HostedPartition] = []
         rest: list[PartitionKey] = []
@@ -80,7 +80,7 @@ class Moves:
 
     def _has_its_name(self, partition: Partition) -> bool:
         """Return False if the topic was deleted and restored under another name, because requests
-        with the old name are not meant for it.
+        with the old name are not meant for the restored topic.
         """
         topic = self._image().topics.by_id(partition.record.topic_id)
         return topic is not None and topic.name == partition.topic_name

@@ -174,7 +174,7 @@ class PartitionOpener:
         commit.
 
         Raises the error of a failed WAL, for which nothing can be released. Fenced and deleted
-        streams are dropped.
+        streams are simply dropped.
         """
         began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
@@ -198,10 +198,10 @@ class PartitionOpener:
         }
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Return the partitions that are due for a checkpoint. If the total of dirty bytes has
-        reached the limit, these are the partitions with the longest scans after a crash, until half
-        of the limit remains. Partitions that lack an event for readers are always due, and come
-        first.
+        """Return the partitions that are due for a checkpoint. If the total number of dirty bytes
+        has reached the limit, these are the partitions that would need the longest scans after a
+        crash, until half of the limit remains. Partitions that lack an event for readers are always
+        due and come first.
         """
         dirty = sorted(
             (partition for partition in partitions if partition.log.is_dirty),
@@ -220,7 +220,7 @@ class PartitionOpener:
         return due
 
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
-        """Append checkpoints in few groups, and trim meta streams that have become long."""
+        """Append checkpoints in a few groups, and trim meta streams that have become long."""
         try:
             await self._storage.wait_for_room()
             await self._append_in_turns(partitions)
@@ -248,8 +248,9 @@ class PartitionOpener:
         await self._storage.flush()
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """Advance the log start to `start_offset`, at most to the high watermark. Has no effect if
-        the log start is not below. Raises StreamError, ControllerError, OSError, TimeoutError.
+        """Advance the log start to `start_offset`, at most to the high watermark. Has no effect
+        unless this is above the current log start. Raises StreamError, ControllerError, OSError,
+        TimeoutError.
         """
         (error,) = await self.trim_all([(partition, start_offset)])
         if error is not None:
@@ -260,8 +261,8 @@ class PartitionOpener:
     ) -> list[Exception | None]:
         """Advance log starts. Return an error or None for each partition. This takes a single
         flush, and one RPC per partition. keep: whether the records can be restored for a while,
-        which takes an upload if they are only in the WAL. Raises StreamError if the WAL cannot be
-        written.
+        which requires an upload if they are only in the WAL. Raises StreamError if the WAL cannot
+        be written.
 
         Trimmed records cannot be scanned after a crash, so the producer state is first checkpointed
         durably.

@@ -32,7 +32,7 @@ class MoveHint(Protocol):
 
 class PartitionStopped(Exception):
     """Raised when this broker has stopped leading the partition before the outcome of a write is
-    known. The records may be durable nevertheless.
+    known. The records may still be durable.
     """
 
 
@@ -73,7 +73,7 @@ class Partition:
         self.log = log
         self.accepts_records = True
         self.notice: MoveHint | None = None
-        """Set during a move, in which acknowledgments include the next leader."""
+        """Set during a move, while acknowledgments include the next leader."""
         self.stop_error: Exception | None = None
         self.bytes_in = 0
         """Bytes appended here. This counter and `bytes_out` never decrease; `LoadMeter` derives
@@ -88,7 +88,7 @@ class Partition:
         self.records_out = 0
         """Number of offsets from the fetch offset to the end of the returned records."""
         self.wakes_count = 0
-        """Number of `wake_readers` calls. Fetches that are not parked yet detect them with it."""
+        """Number of `wake_readers` calls. Fetches that are not parked yet use it to detect them."""
         self.trimming = asyncio.Lock()
         """Locked while the log start advances, so that it never decreases."""
         self._storage = storage
@@ -120,7 +120,7 @@ class Partition:
 
     def advance(self, size_bytes: int) -> None:
         """Confirm `size_bytes` of appended records as durable, and wake the requests that wait for
-        these.
+        them.
         """
         before, was_stable = self._high_watermark, self._last_stable_offset
         self._high_watermark = self.log.data.confirmed_offset
@@ -147,7 +147,7 @@ class Partition:
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
         """Call `settled`, possibly immediately, when everything below `end_offset` is durable, or
-        when this broker can no longer determine that.
+        when this broker can no longer determine whether it is.
         """
         if end_offset <= self._high_watermark:
             settled(None)
@@ -192,8 +192,8 @@ class Partition:
     def read_cached(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Return whole batches from the log cache, the first one regardless of its size. Return
-        None if not all of them are cached.
+        """Return whole batches from the log cache, including the first one regardless of its size.
+        Return None if not all of them are cached.
 
         committed: return only batches below the last stable offset, which must be above `offset`.
         """
@@ -215,13 +215,13 @@ class Partition:
     async def read(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer]:
-        """Return whole batches from cache or store, the first one regardless of its size. Cold
-        reads take at least one GET.
+        """Return whole batches from the cache or the store, including the first one regardless of
+        its size. Cold reads take at least one GET.
 
         Empty batches, which log compaction leaves behind, are skipped if other batches follow,
         because clients that ignore empty batches would fetch the same offset again.
 
-        Raises OffsetOutOfRange if the log was trimmed meanwhile, and the errors of the store.
+        Raises OffsetOutOfRange if the log was trimmed in the meantime, and the errors of the store.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return await read_records(
@@ -238,8 +238,8 @@ class Partition:
 async def read_records(
     storage: Storage, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
 ) -> Sequence[Buffer]:
-    """Return whole batches of a data stream from cache or store, the first one regardless of its
-    size. See `Partition.read`.
+    """Return whole batches of a data stream from the cache or the store, including the first one
+    regardless of its size. See `Partition.read`.
     """
     while True:
         found = await storage.reader.read(stream_id, offset, end_offset, max_bytes)

@@ -42,8 +42,8 @@ class _Producer(msgspec.Struct, array_like=True):
     epoch: int
     seen_ms: Millis
     run_length: int
-    """Number of sequences before the next expected one that are known to be in the log, at most
-    2^30.
+    """Number of sequences immediately before the next expected one that are known to be in the log,
+    at most 2^30.
     """
     batches: list[KnownBatch]
     """The last batches of this epoch. Empty after a marker with a new epoch, and for coordinators,
@@ -62,7 +62,7 @@ class _Producer(msgspec.Struct, array_like=True):
 
 
 class ActiveProducer(NamedTuple):
-    """A tracked producer, as listed by DescribeProducers. Fields are -1 if not set."""
+    """A tracked producer, as listed by DescribeProducers. Fields that are not set are -1."""
 
     producer_id: int
     epoch: int
@@ -126,12 +126,13 @@ class ProducerState:
     """The producers of one partition. If there are more than `producers_count_max`, the one that
     has been inactive longest is dropped and counted in `dropped_count`.
 
-    Replaying the batch headers of the log restores the live state. Producers expire by the broker's
-    clock, not by record timestamps, because a producer that loads last year's data is active. A
-    producer with an open transaction never expires, because the transaction could not be ended.
+    Replaying the batch headers of the log restores the live state. Producers expire according to
+    the broker's clock, not record timestamps, because a producer that loads last year's data is
+    active. A producer with an open transaction never expires, because the transaction could then
+    not be ended.
 
     A producer that has not written since the last checkpoint is kept in encoded form, which uses
-    0.3 KiB instead of up to 1 KiB and is not encoded again by the next checkpoint.
+    0.3 KiB instead of up to 1 KiB and does not need to be encoded again for the next checkpoint.
     """
 
     __slots__ = ("_producers", "_producers_count_max", "dropped_count")
@@ -162,8 +163,8 @@ class ProducerState:
         """Check whether this batch may be appended. Return None if so, the known batch if it is
         repeated, or an error code. Has no side effects.
 
-        A batch is the next one, a repetition of one of the last five (acknowledged with the old
-        offset), certainly older (`DUPLICATE_SEQUENCE_NUMBER`, which clients treat as success
+        A batch is either the next one, a repetition of one of the last five (acknowledged with the
+        old offset), certainly older (`DUPLICATE_SEQUENCE_NUMBER`, which clients treat as success
         without an offset), or out of order. A sequence is "certainly older" only if it was appended
         while the producer was tracked (`run_length`), because treating others as duplicates could
         lose records.
@@ -372,10 +373,10 @@ class ProducerState:
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
         """Return the state, which must be encoded before it changes again. Producers that have
-        written since the last snapshot take about 0.5 us each, others 0.1 us.
+        written since the last snapshot take about 0.5 us each, all others 0.1 us.
         """
         for producer_id, producer in self._producers.items():
-            # Replacing a value keeps the order.
+            # Replacing a value preserves the order.
             if isinstance(producer, _Producer) and producer.transaction_first_offset < 0:
                 self._producers[producer_id] = _encode_producer(producer)
         return ProducerSnapshot(
@@ -405,7 +406,7 @@ class ProducerState:
         self, before: _Producer | None, producer_id: int, epoch: int
     ) -> _Producer:
         """Return the state of a new producer, or of an existing one with a new epoch. The caller
-        must insert it as the last one, because it has written last.
+        must insert it at the end, because this producer has written last.
         """
         if before is not None:
             kept = before.transaction_first_offset, before.coordinator_epoch, before.ended_serial
@@ -416,7 +417,8 @@ class ProducerState:
 
     def _forget_one(self) -> bool:
         """Drop the producer that has been inactive longest and has no open transaction. Return
-        False if all have one. The limit of open transactions is lower than that of producers.
+        False if all of them have one. The limit on open transactions is lower than the limit on
+        producers.
         """
         for producer_id, producer in self._producers.items():
             if isinstance(producer, bytes) or producer.transaction_first_offset < 0:

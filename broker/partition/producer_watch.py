@@ -2,7 +2,7 @@
 about 100 ms.
 
 Pure, with constant work per request and none per record. At most CONNECTIONS_MAX connections are
-watched at a time, and the last CLIENTS_MAX detected clients are remembered.
+watched at a time, and the most recent CLIENTS_MAX detected clients are remembered.
 """
 
 from collections import OrderedDict
@@ -19,21 +19,23 @@ LISTED_S: Final = 600.0
 """How long a client is listed after it was last detected."""
 REQUESTS_MIN: Final = 50
 SLOW_S: Final = 0.02
-"""Mean response time from which settings matter. In-memory and local stores are faster."""
+"""Mean response time from which settings matter. Responses with in-memory and local stores are
+faster.
+"""
 IN_FLIGHT: Final = 5
-"""Maximum number of in-flight requests per connection for idempotent producers, and the Java
-client's default.
+"""Maximum number of in-flight requests per connection for idempotent producers, which is also the
+Java client's default.
 """
 BATCH_BYTES: Final = 256 << 10
 LINGER_MS: Final = 50
 SMALL: Final = 0.25
-"""Requests below this share of BATCH_BYTES are small."""
+"""Requests below this share of BATCH_BYTES count as small."""
 FULL: Final = 0.8
 """A connection is saturated if IN_FLIGHT requests are in flight for this share of the time."""
 MOST: Final = 0.8
 """Minimum share of requests with a single batch."""
 FEW_RECORDS: Final = 10.0
-"""With at most this many records per batch, a producer hardly batches."""
+"""With at most this many records per batch, a producer effectively does not batch."""
 
 
 @dataclass(frozen=True, slots=True)

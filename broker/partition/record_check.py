@@ -35,7 +35,7 @@ KEYLESS: Final = "a compacted topic accepts only records with a key"
 NO_KEY: Final = "no_key"
 """The reason label for these rejections in metrics."""
 KEPT_BYTES_MAX: Final = 16 << 20
-"""Maximum memory for decompressed records that is reused for the next batch. Page faults of new
+"""Maximum memory for decompressed records that is reused for the next batch. Page faults in new
 memory take up to three times as long as lz4 itself.
 """
 _INT64_MIN: Final = -(1 << 63)
@@ -155,9 +155,9 @@ class RecordCheck:
     def _plain_size(
         self, records: memoryview, header: BatchHeader, data: memoryview
     ) -> PlainSize | None:
-        """Return the limits of the decompressed size that are known in advance, which avoids
-        repeated attempts: the frames of the Java producer do not contain the size. Return None if
-        the records are not an lz4 frame that Kafka can read.
+        """Return the known bounds of the decompressed size, which avoid repeated attempts: the Java
+        producer's frames do not contain the size. Return None if the records are not an lz4 frame
+        that Kafka can read.
         """
         if header.compression == Compression.LZ4:
             return self._walker.lz4_frame(data)
@@ -175,8 +175,8 @@ class RecordCheck:
             self._inflater = self._new_inflater()
 
     def _new_inflater(self) -> Inflater:
-        # Page faults of mapped memory do not hold the GIL, but allocating a bytearray would block
-        # other threads.
+        # Page faults in mapped memory do not hold the GIL, whereas allocating a bytearray would
+        # block other threads.
         inflater = Inflater(allocate=lambda size_bytes: mmap(-1, size_bytes))
         inflater.reserve(self._inline_bytes_max or KEPT_BYTES_MAX)
         return inflater

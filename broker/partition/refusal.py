@@ -8,7 +8,8 @@ from penstock.protocol.error_codes import ErrorCode
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The reason why a batch was not appended. `record_errors`: (index in the batch, message), for
-    clients since Produce v8. `reason`: a label for metrics, if it differs from the code's.
+    clients that use Produce v8 or later. `reason`: a label for metrics, if it differs from the
+    label of the error code.
     """
 
     code: ErrorCode

@@ -1,8 +1,8 @@
 """Track rejected batches of idempotent producers, so that batches sent right after them are also
 rejected. A producer has up to five requests in flight. If the first is rejected because its
-partition is opening or the WAL is full, the second may arrive afterwards, with a sequence gap. If
-it were accepted, librdkafka would treat both as delivered, because it assumes that everything
-before an acknowledged batch has been delivered.
+partition is opening or the WAL is full, the second may arrive later, with a sequence gap. If it
+were accepted, librdkafka would consider both delivered, because it assumes that everything before
+an acknowledged batch has been delivered.
 """
 
 from collections import OrderedDict
@@ -83,12 +83,12 @@ class RefusedBatches:
     def reason_to_wait(
         self, topic: TopicKey, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
-        """Return why this batch must wait until an earlier one is resent, or None.
+        """Return the reason why this batch must wait until an earlier one is resent, or None.
 
-        It must wait if it is ahead of the log, and sequences in between were recently rejected here
-        with the same epoch. `OUT_OF_ORDER_SEQUENCE_NUMBER` would be harmful, because librdkafka
-        would then start a new epoch in all partitions and resend unacknowledged batches, whose
-        duplicates could not be detected.
+        It must wait if it is ahead of the log and the sequences in between were recently rejected
+        here with the same epoch. `OUT_OF_ORDER_SEQUENCE_NUMBER` would be harmful, because
+        librdkafka would then start a new epoch in all partitions and resend unacknowledged batches,
+        whose duplicates could not be detected.
         """
         header = _header_of(batch)
         if header is None:
@@ -103,7 +103,7 @@ class RefusedBatches:
             return None
         expected = producers.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is not None and not _precedes(expected, header.base_sequence):
-            return None  # in order, or repeated
+            return None  # the batch is in order or repeated
         is_over = expected is not None and _precedes(known.last_sequence, expected)
         if is_over or now_ms - known.at_ms > _RETENTION_MS:
             del self._refused[key]

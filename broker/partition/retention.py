@@ -53,12 +53,12 @@ def retained_from(
     now_ms: Millis,
     committed_ms: Callable[[ObjectId], Millis],
 ) -> Offset | None:
-    """Return the offset from which on records are retained, or None to retain all.
+    """Return the first offset to retain, or None to retain all records.
 
     entries: the stream's ranges in order. committed_ms: returns when an object was committed, which
     is used for records without a timestamp; a range with such records is deleted when both this
-    time and the newest known timestamp are old enough. A range that log compaction has emptied is
-    deleted with the next one. This takes 0.1 us per deleted range, and 0.06 us per range if there
+    time and the newest known timestamp are old enough. A range emptied by log compaction is deleted
+    together with the next one. This takes 0.1 us per deleted range, and 0.06 us per range if there
     is a size limit.
     """
     start: Offset | None = None
@@ -67,7 +67,7 @@ def retained_from(
         excess_bytes = sum(entry.size_bytes for entry in entries) - retention.size_bytes
     for entry in entries:
         if not entry.record_count and entry.max_timestamp_ms == -1:
-            # Its object may be new, which must not keep older records in the following ranges.
+            # Its object may be new, but that must not retain older records in the following ranges.
             excess_bytes -= entry.size_bytes
             continue
         if entry.size_bytes > excess_bytes and not _is_expired(

@@ -1,8 +1,8 @@
 """Measure the storage used by a partition's data stream. Pure.
 
 Every readable record is counted once, whether it is committed or only in the WAL. A range is
-counted in full even if the log start is inside it. For an object that partitions share, each counts
-only its own ranges.
+counted in full even if the log start is inside it. If partitions share an object, each partition
+counts only its own ranges.
 """
 
 from collections.abc import Sequence

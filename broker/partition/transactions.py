@@ -11,8 +11,8 @@ from penstock.protocol.batch.control import Marker
 from penstock.stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
-"""Maximum number of aborted transactions kept in memory, of 100 bytes each. For consumers that are
-further behind, each fetch reads the txn stream.
+"""Maximum number of aborted transactions kept in memory, each using 100 bytes. If a consumer is
+further behind, each of its fetches reads the txn stream.
 """
 
 
@@ -116,7 +116,7 @@ class Transactions:
     # --- visibility -------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: Offset) -> Offset:
-        """Return the last stable offset: everything below is durable and outside of open
+        """Return the last stable offset: everything below it is durable and outside of open
         transactions. It never decreases.
         """
         if not self._open and not self._ended:

@@ -51,7 +51,7 @@ _RECORD_BYTES_MIN: Final = 7
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
 _NO_EPOCH: Final = -1
-"""Kafka accepts this as the oldest epoch of a producer."""
+"""The lowest producer epoch that Kafka accepts."""
 _TIMESTAMP_LIMITS: Final = frozenset(
     {"message.timestamp.before.max.ms", "message.timestamp.after.max.ms"}
 )
@@ -63,7 +63,9 @@ class TopicRules:
 
     message_bytes_max: int = MESSAGE_BYTES_MAX_DEFAULT
     needs_keys: bool = False
-    """Whether the topic is compacted. False for a mirror, whose records come from the source."""
+    """Whether the topic is compacted and thus requires keys. False for a mirror, whose records come
+    from the source.
+    """
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
@@ -205,7 +207,7 @@ def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
 
 
 def _check_begin(records: memoryview) -> Refusal | None:
-    """Check the leading bytes, with which Kafka determines the end of a batch."""
+    """Check the leading bytes, from which Kafka determines the end of a batch."""
     if _length(records) < _LENGTH_MIN:
         message = f"batch length {_length(records)} is less than {_LENGTH_MIN}"
         return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
@@ -317,7 +319,7 @@ def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) 
 
 
 def _with_times(header: BatchHeader, newest_ms: int) -> BatchHeader:
-    """Set the timestamp type of the producer and the newest timestamp of the records in the header.
+    """In the header, set the producer's timestamp type and the newest timestamp of the records.
     With LogAppendTime, both are set again when offsets are assigned.
     """
     if newest_ms == header.max_timestamp_ms and not header.attributes & TIMESTAMP_TYPE_MASK:

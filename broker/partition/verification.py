@@ -13,9 +13,9 @@ from penstock.protocol.error_codes import ErrorCode
 class Guard:
     """One verification, from the request to the coordinator until its batches are appended.
 
-    If a marker ends the transaction meanwhile, the response is outdated. After a marker of its
-    producer, nothing is appended under the guard, and the request is repeated. Later batches of an
-    open transaction need no verification.
+    If a marker ends the transaction in the meantime, the response is outdated. After a marker of
+    its producer, nothing is appended under the guard, and the request is repeated. Later batches of
+    an open transaction need no verification.
     """
 
     __slots__ = (
@@ -30,7 +30,7 @@ class Guard:
 
     def __init__(self, producer_id: int, producer_epoch: int, *, adds: bool) -> None:
         """adds: whether the coordinator adds the partition to a transaction of version 2. Such a
-        transaction has a new epoch, so its sequences start at 0.
+        transaction uses a new epoch, so its sequences start at 0.
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch

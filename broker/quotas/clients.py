@@ -1,4 +1,4 @@
-"""Measure quota usage of clients on this broker, and compute throttle times. Pure; times are in
+"""Measure client quota usage on this broker, and compute throttle times. Pure; times are in
 milliseconds. Measuring takes about 1 us for a tracked client, regardless of the number of quotas.
 
 As in Kafka, each broker enforces quotas separately, except for partition mutations, which the
@@ -32,7 +32,7 @@ CLIENT_ID_CHARS_MAX: Final = 256
 IDLE_MS: Final = 3_600_000
 """Idle time after which a client is dropped, as in Kafka."""
 _FRESH_MS: Final = 1_000
-"""Maximum inaccuracy of the last-use order of clients, which keeps the hot path short."""
+"""Maximum inaccuracy of the last-use order of clients. Allowing it keeps the hot path short."""
 PERCENT_PER_S: Final = 100.0
 
 
@@ -84,7 +84,7 @@ class Client:
 
 @dataclass(slots=True)
 class Throttles:
-    """How often and for how long clients were throttled because of one quota."""
+    """How often and for how long clients were throttled by one quota."""
 
     count: int = 0
     total_ms: int = 0
@@ -92,9 +92,9 @@ class Throttles:
 
 class ClientQuotas:
     """The quotas of users and clients on one broker. Only clients with a quota are tracked. A
-    client is dropped after `IDLE_MS`, and if there are more than `CLIENTS_MAX`, the one that has
-    been idle longest; it then restarts with an unused quota. Measured usage is kept when quotas
-    change.
+    client is dropped after `IDLE_MS`, and if there are more than `CLIENTS_MAX` clients, the one
+    that has been idle longest is dropped; a dropped client restarts with an unused quota. Measured
+    usage is kept when quotas change.
     """
 
     def __init__(self, window: Window) -> None:
@@ -105,7 +105,7 @@ class ClientQuotas:
         self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
         self._generation = 0
         self._clients: dict[tuple[str, str], Client] = {}
-        """In last-use order, with an inaccuracy of `_FRESH_MS`."""
+        """In last-use order, accurate to `_FRESH_MS`."""
         self._rates: WeakValueDictionary[tuple[str, Scope], _Meter] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -201,7 +201,7 @@ class RequestQuota:
         "_clock",
         "_is_settled",
         "_is_working",
-        "_key",  # set together with the throttle time
+        "_key",  # always set together with the throttle time
         "_quotas",
         "throttle_ms",
     )
@@ -224,8 +224,8 @@ class RequestQuota:
         self._is_working = True
         self.throttle_ms = 0
         self._busy_s = -busy_clock()
-        """Busy time so far; while the broker is working on the request, minus the current start
-        time.
+        """Busy time so far; while the broker is working on the request, the current start time is
+        subtracted.
         """
 
     # --- time -------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ class RequestQuota:
             busy_s = self._busy_s + self._busy_clock() if self._is_working else self._busy_s
             wait_ms = limit.use.add(busy_s * PERCENT_PER_S, limit.bound, now_ms)
             if wait_ms:
-                # At most one sample, as in Kafka, because the time of a request does not depend on
-                # the client alone.
+                # At most one sample, as in Kafka, because the request time does not depend on the
+                # client alone.
                 self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
         if self.throttle_ms:
             throttles = self._quotas.throttles[self._key]
@@ -285,8 +285,8 @@ class RequestQuota:
         return self.throttle_ms
 
     def fetch_bytes_max(self, wanted_bytes: int) -> int:
-        """Return the maximum size of a response. Larger ones than the window allows would always be
-        throttled.
+        """Return the maximum size of a response. Responses larger than the window allows would
+        always be throttled.
         """
         limit = self._client.consumer
         if limit is None:
@@ -307,7 +307,7 @@ class RequestQuota:
 
     def sent(self, size_bytes: int) -> None:
         """Record bytes that the client receives even if it is throttled, because a share group has
-        locked the records for it.
+        already locked the records for it.
         """
         limit = self._client.consumer
         if limit is not None:

@@ -45,8 +45,8 @@ _UNLIMITED: Final = ListenerLimits()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is closed, and after which delay. The delay prevents clients from retrying
-    immediately.
+    """The reason why a connection is closed, and the delay before that. The delay prevents clients
+    from retrying immediately.
     """
 
     reason: str
@@ -59,8 +59,8 @@ class Connections:
     A listener that is full or exceeds its rate accepts no connections for a while, and new ones
     wait in order. Connections from an address that connects too fast or has too many are rejected.
     As in Kafka, the inter-broker listener may exceed the broker's limit if there is another
-    listener, whose connection that has been idle longest is then closed. Rates are tracked for at
-    most `ADDRESSES_MAX` addresses with a quota.
+    listener: the connection of that listener that has been idle longest is then closed. Rates are
+    tracked for at most `ADDRESSES_MAX` addresses with a quota.
     """
 
     def __init__(self, window: Window) -> None:
@@ -74,10 +74,10 @@ class Connections:
         self._address_quotas: Mapping[str, float] = {}
         self._default_address_quota: float | None = None
         self._address_rates: dict[str, Rate] = {}
-        """In last-use order."""
+        """Rates by address, in last-use order."""
 
     def set_address_quotas(self, by_address: Mapping[str, float], default: float | None) -> None:
-        """Set the number of connections per second that each address may create. None is
+        """Set the number of connections per second that each address may create. None means
         unlimited.
         """
         self._address_quotas = by_address
@@ -86,8 +86,8 @@ class Connections:
     # --- listeners --------------------------------------------------------------------------------
 
     def arrived(self, listener: str, now_ms: int) -> int:
-        """Record a new connection. Return for how many milliseconds its listener must accept none,
-        at most one sample.
+        """Record a new connection. Return how long its listener must accept no connections, in
+        milliseconds, at most one sample.
         """
         settings = self.settings
         wait_ms = 0
@@ -122,7 +122,7 @@ class Connections:
     # --- addresses --------------------------------------------------------------------------------
 
     def enter(self, listener: str, address: str, now_ms: int) -> Refusal | None:
-        """Accept a connection, or return why it is rejected."""
+        """Accept a connection, or return the reason for rejecting it."""
         refusal = self._refusal_by_rate(address, now_ms)
         if refusal is not None:
             return refusal

@@ -36,9 +36,9 @@ class _Sample:
 class Rate:
     """The sum of the values recorded in the window, per second.
 
-    There is one sample more than the window contains, because a sample that started before the
-    window is counted until its last value is older than the window. Missing samples are treated as
-    empty, so that a client's first request does not cause a high rate.
+    There is one more sample than the window spans, because a sample that started before the window
+    is counted until its last value is older than the window. Missing samples are treated as empty,
+    so that a client's first request does not cause a high rate.
     """
 
     __slots__ = (
@@ -65,8 +65,8 @@ class Rate:
         """When the current sample is complete, or the next sample leaves the window."""
 
     def add(self, value: float, bound: float, now_ms: float) -> int:
-        """Record a value. Return the time until the rate has fallen to `bound`, as `throttle_ms`
-        does.
+        """Record a value. Like `throttle_ms`, return the time until the rate has fallen to
+        `bound`.
         """
         if now_ms >= self._next_ms:
             self._advance(now_ms)

@@ -52,7 +52,7 @@ class Authorizer:
         logs: bool = True,
     ) -> bool:
         """Return whether the client has this permission. logs: whether to log a denial. Pass False
-        if items are only omitted from a response.
+        if a denial only omits items from a response.
         """
         self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection

@@ -26,7 +26,7 @@ def registered_nodes(node: Node) -> list[NodeState]:
 def live_nodes(node: Node) -> list[NodeState]:
     """Return the registered brokers that are not fenced, by id.
 
-    All brokers return the same ids, because these depend only on the image. librdkafka treats any
+    All brokers return the same ids, because the ids depend only on the image. librdkafka treats any
     difference as a leader change.
     """
     return [state for state in registered_nodes(node) if not state.fenced]

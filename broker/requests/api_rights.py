@@ -1,5 +1,5 @@
-"""The permissions that an API declares in `broker.handlers.table`: which ones its handler may
-check, and how it rejects a client that lacks them. `broker.requests.acl_authorizer` fails if a
+"""The permissions that an API declares in `broker.handlers.table`: which permissions its handler
+may check, and how it rejects a client that lacks them. `broker.requests.acl_authorizer` fails if a
 handler checks an undeclared permission.
 """
 
@@ -24,7 +24,8 @@ _REFUSALS: Final = {
 @dataclass(frozen=True, slots=True)
 class ApiRights:
     """The permissions of one API. hides: whether responses omit items that the client may not see,
-    instead of returning an error. unchecked: why some requests need no permission; empty if all do.
+    instead of returning an error. unchecked: the reason why some requests need no permission; empty
+    if all of them do.
     """
 
     rights: frozenset[Right]

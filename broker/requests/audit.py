@@ -21,7 +21,7 @@ log = structlog.get_logger(AUDIT)
 
 REPEAT_S: Final = 10.0
 _KINDS_MAX: Final = 10_000
-"""Maximum number of tracked combinations. Above it, all are dropped."""
+"""Maximum number of tracked combinations. If it is exceeded, all are dropped."""
 
 
 class AuditLog:

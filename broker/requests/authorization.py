@@ -117,9 +117,7 @@ async def find_denied_topics(
     *,
     logs: bool = True,
 ) -> AbstractSet[str]:
-    """Do the same as `denied_topics`, yielding to the event loop, because a check takes up to 40
-    us.
-    """
+    """Like `denied_topics`, but yield to the event loop, because a check takes up to 40 us."""
     if node.authorizer is None:
         return _NONE
     once = dict.fromkeys(names)
@@ -178,8 +176,8 @@ def requester_of(node: Node, ctx: RequestContext) -> Requester:
 
 
 def record_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
-    """Write a change made by the client to the audit log if clients have an identity, because they
-    are authenticated or there is an authorizer.
+    """Write a change made by the client to the audit log. Changes are logged only if clients have
+    an identity, that is, if they are authenticated or there is an authorizer.
     """
     is_known = node.authorizer is not None or ctx.connection.principal != ANONYMOUS
     if is_known and resources:

@@ -16,13 +16,15 @@ from penstock.base.buffers import Buffer
 from penstock.broker.network.request import RequestContext
 
 BODY_BYTES_MAX: Final = 1 << 12
-"""Longer requests, with more than a hundred partitions, are handled separately."""
+"""Longer requests, which contain more than a hundred partitions, are handled separately."""
 
 SEEN_MAX_COUNT: Final = 64
-"""Maximum number of requests that are tracked to detect repetitions. Above it, all are dropped."""
+"""Maximum number of requests that are tracked to detect repetitions. If it is exceeded, all are
+dropped.
+"""
 
 TRUST_COUNT: Final = 8
-"""After a repetition, this many new requests are also assumed to be repeated."""
+"""After a repetition, this many new requests are also assumed to recur."""
 
 _CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
@@ -147,7 +149,7 @@ class SameFetches:
         self._call_soon = asyncio.get_running_loop().call_soon
 
     def note(self, key: SameKey, response: SharedResponse | None) -> None:
-        """Keep a response until the end of the event loop iteration. None means that the fetch will
+        """Keep a response until the end of the event loop iteration. If it is None, the fetch will
         wait.
         """
         if not self._turn:
@@ -156,7 +158,7 @@ class SameFetches:
 
     def may_recur(self, key: SameKey) -> bool:
         """Return whether identical requests are likely, because there were some recently. Without
-        this check, a single consumer would pay for sharing.
+        this check, a lone consumer would pay for sharing.
         """
         if key in self._seen:
             self._trust_count = TRUST_COUNT
@@ -180,7 +182,7 @@ class SameFetches:
         return self._waits.get(key)
 
     def lead(self, key: SameKey, call: SharedCall) -> SameWait | None:
-        """Start to wait as the leader. Return None if another identical fetch already leads."""
+        """Start waiting as the leader. Return None if another identical fetch already leads."""
         if key in self._waits:
             return None
         wait = self._waits[key] = SameWait(self, key, call)

@@ -22,7 +22,7 @@ from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 PARTITIONS_MAX: Final = 500_000
 """Maximum number of partitions in all sessions of a broker. Each uses about 400 bytes."""
 SESSION_PARTITIONS_MAX: Final = elements_max(apis.FETCH.key)
-"""Maximum number of partitions in one session, as in one request."""
+"""Maximum number of partitions in one session, which is the same as in one request."""
 EVICTION_S: Final = 120.0
 """As in Kafka, sessions that were created or used more recently than this are not evicted."""
 
@@ -99,9 +99,9 @@ class FetchSessions:
 
     The epoch of a session increases with each request; a request with another epoch fails with
     INVALID_FETCH_SESSION_EPOCH and changes nothing. Partitions with records move to the end of the
-    session, so that all partitions get their turn. A full cache evicts the least recently used
-    session if it has been idle for 2 minutes, otherwise the smallest session of that age if the new
-    one is larger.
+    session, so that each partition gets its turn. If there is no room, the least recently used
+    session is evicted if it has been idle for 2 minutes; otherwise, the smallest session that is 2
+    minutes old is evicted if the new one is larger.
     """
 
     slots_max: int
@@ -110,14 +110,14 @@ class FetchSessions:
     evicted_count: int = 0
     partition_count: int = 0
     _sessions: dict[int, FetchSession] = field(default_factory=dict[int, FetchSession])
-    """In last-use order."""
+    """Sessions in last-use order."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, version: int, now: float) -> SessionCall:
-        """Return the partitions of the request: its own ones, or all of the session that it
-        continues.
+        """Return the partitions to fetch: those in the request, or all partitions of the session
+        that it continues.
         """
         by_topic_id = version >= _BY_TOPIC_ID_FROM
         if version < _SESSIONS_FROM:

@@ -19,12 +19,12 @@ _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key
 
 def check_session(node: Node, ctx: RequestContext) -> None:
     """If the broker has no session, close the connection of a client that looks up leaders or
-    coordinators, so that the client uses another broker. Raises CannotRespond.
+    coordinators, so that it uses another broker. Raises CannotRespond.
 
     Metadata requests are still handled, with an outdated image, because a client that is connected
     only to this broker must find others. The response does not list this broker as a leader, and
-    the connection is closed afterwards, because librdkafka would otherwise continue to refresh
-    metadata only from this broker.
+    the connection is then closed, because librdkafka would otherwise continue to refresh metadata
+    only from this broker.
     """
     if ctx.api_key in _CLOSED and not node.can_write():
         name = apis.APIS[ctx.api_key].name
@@ -46,11 +46,12 @@ async def wait_led(
     """Return the partition if the end of its log is certain. Waits until `deadline` (`loop.time()`)
     if this broker is opening the partition.
 
-    Statements about the end of a log, such as "out of range", require that no other broker can be
-    the leader. The same applies to committed offsets and ended transactions from a coordinator's
-    memory (`broker.coordination.shards`), and to OUT_OF_ORDER_SEQUENCE_NUMBER: nothing is written,
-    so WAL fencing does not protect the response, and librdkafka would start a new epoch and write
-    unacknowledged batches twice. Without this certainty, clients receive NOT_LEADER_OR_FOLLOWER.
+    Responses that depend on the end of a log, such as "out of range", require that no other broker
+    can be the leader. The same applies to committed offsets and ended transactions from a
+    coordinator's memory (`broker.coordination.shards`), and to OUT_OF_ORDER_SEQUENCE_NUMBER:
+    nothing is written, so WAL fencing does not protect the response, and librdkafka would start a
+    new epoch and write unacknowledged batches twice. Without this certainty, clients receive
+    NOT_LEADER_OR_FOLLOWER.
     """
     found = led_now(node, topic_name, index)
     if found is None:
@@ -73,7 +74,7 @@ def _if_certain(node: Node, found: Partition | ErrorCode) -> Partition | ErrorCo
 
 
 def still_leads(node: Node, partition: Partition) -> bool:
-    """Return True if an earlier statement about `partition` is still valid."""
+    """Return True if an earlier result for `partition` is still valid."""
     return (
         node.leads_alone()
         and node.partitions.get(partition.topic_name, partition.index) is partition

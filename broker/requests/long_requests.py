@@ -1,8 +1,8 @@
 """Decode requests with thousands of elements, and encode their responses, in a thread. See
 docs/design/fairness.md.
 
-Both take up to 100 ms in Python, and would block the event loop. Lookups still run on the event
-loop, in slices (`broker.requests.yielding`).
+Decoding and encoding take up to 100 ms each in Python, and would block the event loop. Lookups
+still run on the event loop, in slices (`broker.requests.yielding`).
 """
 
 import asyncio
@@ -27,8 +27,9 @@ with five sockets by 2.5 ms.
 
 AT_ONCE_MAX: Final = 8
 """Maximum number of long requests in progress. Each uses up to 40 MB, including its response.
-Others wait in encoded form, limited by `queued.max.request.bytes`. Fetches that wait for records
-are not counted, and requests from brokers do not wait, because brokers may wait for each other.
+Additional ones wait in encoded form, limited by `queued.max.request.bytes`. Fetches that wait for
+records are not counted, and requests from brokers do not wait, because brokers may wait for each
+other.
 """
 
 _Message = TypeVar("_Message")
@@ -94,7 +95,7 @@ class LongRequests:
 
     async def decode(self, ctx: RequestContext, decode: Decode) -> None:
         """Decode the request and set `ctx.body`. Raises WireError for too many elements, and
-        KafkaError for too many of the most expensive ones.
+        KafkaError for too many of the most expensive elements.
         """
         elements = elements_max(ctx.api_key)
         name = APIS[ctx.api_key].name

@@ -1,4 +1,4 @@
-"""The broker, as seen by handlers, and the two kinds of handlers."""
+"""The broker as seen by handlers, and the two types of handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -110,7 +110,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def confirmed_reads(self) -> ConfirmedReads:
-        """Return the reads that confirm that the image is current."""
+        """Return the object that confirms that the image is current."""
         ...
 
     @property
@@ -145,6 +145,6 @@ which it cancels when the connection closes.
 """
 
 InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], Awaitable[None] | None]
-"""Handles one request by calling `respond`, now or later from a callback, without a task. Returns
-an awaitable only for long requests. Used for Produce.
+"""Handles one request by calling `respond`, either immediately or later from a callback, without a
+task. Returns an awaitable only for long requests. Used for Produce.
 """

@@ -11,16 +11,16 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CREATED_MAX: Final = 10_000
-"""Maximum number of topics being created: that of one topology. The next heartbeat requests the
-remaining ones again.
+"""Maximum number of topics being created: the maximum number in one topology. The next heartbeat
+requests the remaining ones again.
 """
 FAILURES_MAX: Final = 1_000
 
 
 class PendingTopics:
-    """The pending topics of one broker. A topic is created only once at a time, and after a failure
-    only when the failure is no longer reported to members. At most FAILURES_MAX failures are kept;
-    the oldest ones are dropped first.
+    """The pending topics of one broker. A topic is never created twice concurrently. After a
+    failure, it is created again only once the failure is no longer reported to members. At most
+    FAILURES_MAX failures are kept; the oldest ones are dropped first.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Apply client quotas to requests (KIP-124, KIP-219).
 
 The response is sent immediately, with the throttle time, and the broker does not read from the
-connection for that time. Requests of brokers are not counted, and neither is authentication,
-because the user is not known yet.
+connection for that time. Requests from brokers are not counted. Neither is authentication, because
+the user is not known yet.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _OF_BROKERS: Final = frozenset(
 )
 _PRODUCE: Final = apis.PRODUCE.key
 _VERIFICATION_FROM: Final = 4
-"""The version of AddPartitionsToTxn from which on only brokers send it."""
+"""The first version of AddPartitionsToTxn that only brokers send."""
 
 
 class RequestLimits:
@@ -44,7 +44,7 @@ class RequestLimits:
         self._clock = asyncio.get_running_loop().time
 
     def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
-        """Start measuring a request that has a quota. Return the function with which to respond."""
+        """Start measuring a request that has a quota. Return the function to respond with."""
         key = ctx.api_key
         if key != _PRODUCE and is_of_brokers(ctx):
             return respond
@@ -53,7 +53,7 @@ class RequestLimits:
         if not client.is_limited:
             return respond
         ctx.quota = quota = RequestQuota(self.quotas, client, self._clock, self._busy_clock)
-        # Produce, the most frequent request, applies its quota itself.
+        # Produce is the most frequent request and applies its quota itself.
         return respond if key == _PRODUCE else partial(_respond, ctx, quota, respond)
 
 
@@ -67,8 +67,8 @@ def is_of_brokers(ctx: RequestContext) -> bool:
 def work_of(
     ctx: RequestContext, work: Coroutine[Any, Any, Response]
 ) -> Coroutine[Any, Any, Response]:
-    """Wrap the work on a request that takes more than one step. If the request has a quota, the
-    steps are measured, and the quota is applied at the end.
+    """Wrap the processing of a request that takes more than one step. If the request has a quota,
+    the steps are measured, and the quota is applied at the end.
 
     Only active time is measured, not time spent waiting for records, durability or other nodes.
     """

@@ -12,7 +12,7 @@ from penstock.controller.metadata.nodes import NodeState
 
 LISTED_S: Final = 30.0
 """How long a departed broker is listed. A restart takes a few seconds, during which connections to
-the broker are refused immediately, and clients use another one.
+the broker are refused immediately and clients use another broker.
 """
 
 

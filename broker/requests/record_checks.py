@@ -56,8 +56,8 @@ INLINE_BYTES_MAX: Final = 1 << 20
 """
 INLINE_PLAIN_BYTES_MAX: Final = 1 << 20
 """Maximum decompressed size of a batch that is checked on the event loop, which takes 0.2 ms, or
-0.4 ms with gzip. Using a thread costs as much again, because the batch moves to another core and
-two threads take turns.
+0.4 ms with gzip. Using a thread costs the same amount again, because the batch moves to another
+core and two threads take turns.
 """
 INLINE_RECORDS_MAX: Final = 500
 """Maximum number of records that are checked on the event loop without native code, which takes 1
@@ -66,7 +66,9 @@ ms.
 THREADS_COUNT: Final = min(4, os.cpu_count() or 1)
 SUSPECTS_MAX: Final = 1_000
 SUSPECT_BATCHES: Final = 1_000
-"""If batches are sampled, this many batches of a client are checked after an invalid one."""
+"""If batches are sampled, the next this many batches of a client are checked after an invalid
+one.
+"""
 _ZSTD_FROM: Final = 7
 
 Verdict: TypeAlias = BatchHeader | Refusal
@@ -115,7 +117,7 @@ class InlineLimits:
     def allows(self, records: memoryview | None, rules: TopicRules) -> bool:
         """Return whether this batch may be checked inline, and deduct it from the budget if so."""
         if records is None or not HEADER_BYTES <= len(records) <= rules.message_bytes_max:
-            return True  # the size alone makes the batch invalid
+            return True  # the batch is invalid because of its size alone
         header = BatchHeader._make(HEADER.unpack_from(records))
         size_bytes = len(records)
         if header.compression:
@@ -234,8 +236,8 @@ class RecordChecks:
             self._known.close()
 
     async def problem(self, configs: Mapping[str, str]) -> str:
-        """Return why a topic cannot use the schemas in these configs, or "" if it can. Other
-        configs are ignored.
+        """Return the reason why a topic cannot use the schemas in these configs, or "" if it can.
+        Other configs are ignored.
         """
         given = {name: value for name, value in configs.items() if is_schema_config(name)}
         for name, value in given.items():
@@ -279,7 +281,7 @@ class RecordChecks:
 
     def begin(self, partition: Partition, request: CheckRequest | None, checked: Checked) -> None:
         """Check a batch after pending batches of the partition. `checked` may be called before this
-        returns. request: None for mirrored batches, which only wait for earlier ones.
+        returns. request: None for mirrored batches, which only wait for earlier batches.
         """
         check = _Check(checked)
         self._pending.setdefault(partition, deque()).append(check)

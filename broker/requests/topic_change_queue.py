@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 CHUNK_PARTITIONS: Final = 500
 """Number of partitions that the controller creates or deletes in one step, which takes up to 0.1 s.
-Ten thousand at once would block it for a second.
+Creating ten thousand at once would block it for a second.
 """
 
 FEW_PARTITIONS: Final = 50
@@ -19,11 +19,11 @@ _T = TypeVar("_T")
 
 
 class PartitionTurns:
-    """Serializes the requests of one broker, which sends at most one chunk of more than
-    FEW_PARTITIONS to the controller at a time.
+    """Serializes the requests of one broker, which sends the controller at most one chunk of more
+    than FEW_PARTITIONS at a time.
 
-    The next chunk, of any request, is sent after this broker has applied the last one to its image,
-    so that the controller and the broker do not process such changes at the same time.
+    The next chunk (of any request) is sent only after this broker has applied the previous one to
+    its image, so that the controller and the broker do not process such changes at the same time.
     """
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ FIRST_SLICE_S: Final = 0.002
 """Length of the first slice of work. Nearly all requests complete within this time."""
 
 SLICE_S: Final = 0.000_5
-"""Length of later slices. A Produce takes about eight event loop iterations, each of which may be
-delayed by a slice. Yielding costs 20 us.
+"""Length of later slices. A Produce request takes about eight event loop iterations, and a slice
+may delay each of them. Yielding costs 20 us.
 """
 
 PAUSE_S: Final = 0.001
@@ -35,7 +35,7 @@ STARTED_COUNT: Final = 8
 CHUNK_COUNT: Final = 100
 
 _clock: MonotonicClock = time.perf_counter
-"""The simulator replaces this clock, because measured times differ in every run."""
+"""The simulator replaces this clock, because measured times differ from run to run."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=Hashable)
@@ -78,9 +78,7 @@ async def chunked(items: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
 
 
 async def listed(items: Iterable[_T]) -> list[_T]:
-    """Return a list of the items. Pass a generator, so that the items are also created in
-    slices.
-    """
+    """Return a list of the items. Pass a generator so that the items are also created in slices."""
     slices = Slices()
     found: list[_T] = []
     for item in items:
@@ -129,7 +127,7 @@ async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
 async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
     """Return the results of all steps, up to SLICE_COUNT of which run concurrently. Steps that wait
     must share a deadline, so that their waits do not add up. There is no pause for fewer than
-    STARTED_COUNT.
+    STARTED_COUNT steps.
     """
     found: list[_T] = []
     left = iter(steps)
@@ -166,7 +164,7 @@ class _Turns:
         await due
 
     def _begin_later(self) -> None:
-        # Use an empty context, because the timer serves all requests, not only the one that starts
+        # Use an empty context, because the timer serves all requests, not just the one that starts
         # it.
         asyncio.get_running_loop().call_later(PAUSE_S, self._begin_first, context=Context())
 

@@ -135,7 +135,7 @@ class _Reader:
                 item(at)
                 at += 1
                 if self._at == before:
-                    break  # further empty items cannot fail
+                    break  # the remaining empty items cannot fail
 
     def _primitive(self, kind: str, path: str) -> None:
         if kind == "string":

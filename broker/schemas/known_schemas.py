@@ -1,4 +1,4 @@
-"""A cache of registered schemas by id. The schema of an id never changes.
+"""A cache of registered schemas by id. The schema with a given id never changes.
 
 Cached schemas remain usable while the registry is unavailable. After a failure, no requests are
 sent for PAUSE_S.
@@ -51,7 +51,7 @@ class KnownSchemas:
 
     async def find(self, numbers: Iterable[int]) -> dict[int, RegisteredSchema]:
         """Return the schemas of these ids, at most FRESH_S old. If the registry does not respond,
-        older ones are returned. Raises RegistryError if an unknown schema cannot be requested.
+        older copies are returned. Raises RegistryError if an unknown schema cannot be requested.
         """
         found: dict[int, RegisteredSchema] = {}
         waiting: dict[int, asyncio.Task[RegisteredSchema]] = {}
@@ -82,7 +82,7 @@ class KnownSchemas:
     def _settled(self, number: int, done: "asyncio.Task[RegisteredSchema]") -> None:
         del self._lookups[number]
         if not done.cancelled():
-            done.exception()  # mark it as retrieved, because no one may be waiting
+            done.exception()  # mark the exception as retrieved, because no caller may be waiting
 
     async def _looked_up(self, number: int) -> RegisteredSchema:
         if self._now_s() < self._paused_until_s:

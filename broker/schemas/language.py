@@ -1,4 +1,4 @@
-"""The interface to schema languages, and their modules. The libraries, which are extras, are
+"""The interface to schema languages and their modules. The libraries, which are extras, are
 imported only by `json_schema`, `avro` and `protobuf` when needed.
 """
 
@@ -46,14 +46,14 @@ class Validator(Protocol):
 
 
 class CompiledSchema(Protocol):
-    """A compiled schema. In Protobuf, it may have several messages."""
+    """A compiled schema. A Protobuf schema may define several messages."""
 
     def validator(self, message: str) -> Validator:
         """Return the validator of a message, by default the first one. Raises SchemaInvalid."""
         ...
 
     def framed(self, data: bytes) -> tuple[Validator, bytes]:
-        """Return the validator and the payload for a value that follows a schema id. Raises
+        """Return the validator and the payload of a value that follows a schema id. Raises
         SchemaInvalid for a message that does not exist.
         """
         ...

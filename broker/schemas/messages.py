@@ -1,5 +1,5 @@
-"""Requests from the broker to its worker process, and their responses. On the socket, each message
-is MessagePack with a length prefix of 4 bytes.
+"""Requests from the broker to its worker process, and the responses. On the socket, each message is
+encoded as MessagePack with a 4-byte length prefix.
 """
 
 from typing import Final, TypeAlias
@@ -54,8 +54,8 @@ MISMATCH: Final = "mismatch"
 UNKNOWN: Final = "unknown"
 """The worker needs the schemas in `ids`."""
 UNAVAILABLE: Final = "unavailable"
-"""The check is currently impossible, for a reason that does not depend on the records. `message`
-contains the reason.
+"""The check is currently impossible, for a reason unrelated to the records. `message` contains the
+reason.
 """
 TOO_LARGE: Final = "too_large"
 CORRUPT: Final = "corrupt"

@@ -23,7 +23,7 @@ RESPONSE_S: Final = 20.0
 busy.
 """
 PAUSE_S: Final = 1.0
-"""Pause after a process has ended for another reason than its limits."""
+"""Pause after a process has ended for a reason other than its limits."""
 _END_S: Final = 5.0
 _VERDICT_BYTES_MAX: Final = 1 << 20
 LIMIT_SIGNALS: Final = frozenset(
@@ -49,7 +49,7 @@ class CheckProcess:
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        """Waiting requests by topic, in the order in which the topics take turns."""
+        """Waiting requests by topic, in the order in which the topics are served."""
         self._task: asyncio.Task[None] | None = None
         self._worker: _Worker | None = None
         self._paused_until_s = 0.0
@@ -61,7 +61,7 @@ class CheckProcess:
         await self._end_worker()
 
     async def call(self, topic: str, request: Request) -> Verdict:
-        """Return the verdict. topic: the topic whose turn is used."""
+        """Return the verdict. topic: the request waits for the turn of this topic."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future())
         self._lanes.setdefault(topic, deque()).append(waiting)
@@ -100,14 +100,14 @@ class CheckProcess:
             return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")
 
     async def _end_worker(self) -> int | None:
-        """End the process. Return its exit status, or None if there was none."""
+        """End the process. Return its exit status, or None if there was no process."""
         worker, self._worker = self._worker, None
         return None if worker is None else await worker.end()
 
 
 class _Worker:
-    """One worker process. It exits when its socket is closed; then temporary files that it left
-    behind are removed.
+    """One worker process. It exits when its socket is closed; any temporary files that it left
+    behind are then removed.
     """
 
     def __init__(

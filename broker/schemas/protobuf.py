@@ -1,7 +1,7 @@
 """Protobuf: a value must parse as its message, with all required fields and without unknown fields.
 
-Protobuf itself skips unknown fields, and known fields with another wire type, so nearly any other
-message would be valid. Schemas are Base64 descriptor sets, or text that protoc compiles.
+Protobuf itself skips unknown fields, as well as known fields with a different wire type, so nearly
+any other message would be valid. Schemas are Base64 descriptor sets, or text that protoc compiles.
 """
 
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, iter_records
 from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 200
-"""Number of compiled schemas kept in each of two caches."""
+"""Maximum number of compiled schemas in each of two caches."""
 IDS_MAX: Final = 50
 """Maximum number of registered schemas in one batch. It is below COMPILED_COUNT_MAX, so that all of
 them are cached.
@@ -61,7 +61,7 @@ class _Registered:
             self._known.popitem(last=False)
 
     def find(self, number: int) -> tuple[RegisteredSchema, CompiledSchema | str] | None:
-        """Return the schema in both forms: registered, and compiled or the reason why it cannot be
+        """Return the schema as registered, and its compiled form or the reason why it cannot be
         compiled.
         """
         found = self._known.get(number)
@@ -175,8 +175,8 @@ class _BatchCheck:
             self._failures.append((at, f"{part}{problem} (record {at})"))
 
     def _registered_problem(self, part: str, strategy: str, data: bytes) -> str:
-        """Return why a key or value with a schema id is invalid, or "" if it is valid. Raises
-        _NeedsSchema.
+        """Return the reason why a key or value with a schema id is invalid, or "" if it is valid.
+        Raises _NeedsSchema.
         """
         if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
             return ": it does not begin with a zero byte and the id of a registered schema"
@@ -205,15 +205,15 @@ class _BatchCheck:
 
     def _request_again(self, number: int) -> None:
         """Raise _NeedsSchema unless the broker has just looked up the schema, because another
-        client may have registered it meanwhile.
+        client may have registered it in the meantime.
         """
         if number not in self._request.schemas:
             raise _NeedsSchema(number)
 
 
 def _problem(validator: Validator, data: bytes) -> str:
-    """Return why a value is invalid, or "". A check that fails unexpectedly also makes the value
-    invalid.
+    """Return the reason why a value is invalid, or "". A value is also invalid if its check fails
+    unexpectedly.
     """
     try:
         return validator.problem(data)

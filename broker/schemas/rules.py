@@ -31,8 +31,8 @@ class FieldRule(Struct, frozen=True):
 
 
 class SchemaRules(Struct, frozen=True):
-    """The rules for keys and values. None if anything is valid. Null keys and values are always
-    valid.
+    """The rules for keys and values. None means that anything is valid. Null keys and values are
+    always valid.
     """
 
     key: FieldRule | None = None

@@ -1,8 +1,8 @@
 """Worker process that checks schemas and records for a broker. It exits when stdin is closed.
 
-A schema may take exponential time, a small value may expand to much memory, and native code may
-overflow its stack. The kernel kills this process at its CPU and memory limits; the broker then
-rejects the batch and starts another process.
+A schema may take exponential time, a small value may expand to a large amount of memory, and native
+code may overflow its stack. The kernel kills this process at its CPU and memory limits; the broker
+then rejects the batch and starts another process.
 """
 
 import resource

@@ -75,7 +75,7 @@ class ClientAccess:
                 await self._watch
 
     def listener(self, name: str) -> "ListenerAccess":
-        """Return how clients authenticate at a listener of this broker."""
+        """Return the authentication settings of a listener of this broker."""
         found = self._listeners.get(name)
         if found is None:
             found = self._listeners[name] = ListenerAccess(self, name)

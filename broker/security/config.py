@@ -42,15 +42,15 @@ class SecurityConfig:
     listener_security_protocol_map: Annotated[
         tuple[str, ...], Setting("listener.security.protocol.map", Kind.LIST)
     ] = ()
-    """NAME:PROTOCOL for each listener whose name is not a protocol itself. Protocols are PLAINTEXT,
-    SSL, SASL_PLAINTEXT and SASL_SSL. Without a map, other names mean PLAINTEXT.
+    """NAME:PROTOCOL for each listener whose name is not itself a protocol. Protocols are PLAINTEXT,
+    SSL, SASL_PLAINTEXT and SASL_SSL. Without a map, all other listener names use PLAINTEXT.
     """
 
     inter_broker_listener_name: Annotated[str, Setting("inter.broker.listener.name", Kind.TEXT)] = (
         ""
     )
-    """The listener of other brokers to which this broker connects, with the protocol of that
-    listener. Empty: their first listener.
+    """Listener that brokers use to connect to each other, with the protocol of that listener.
+    Empty: the first listener of each broker.
     """
 
     ssl_keystore_location: Annotated[
@@ -68,15 +68,15 @@ class SecurityConfig:
     ssl_key_password: Annotated[
         str, Setting("ssl.key.password", Kind.SECRET, per_listener=True)
     ] = ""
-    """Password of the private key, if it is encrypted. Not available as a flag, which other
-    processes can see: use the file or the environment variable.
+    """Password of the private key, if it is encrypted. Not available as a flag, because other
+    processes can see flags: use the file or the environment variable.
     """
 
     ssl_truststore_location: Annotated[
         str, Setting("ssl.truststore.location", Kind.TEXT, per_listener=True)
     ] = ""
-    """PEM file with the certificates of the CAs that sign certificates of clients and of other
-    brokers. Empty: those of the operating system for other brokers, and none for clients.
+    """PEM file with the CA certificates that are trusted for clients and other brokers. Empty: for
+    other brokers, the CA certificates of the operating system; for clients, none.
     """
 
     ssl_truststore_type: Annotated[
@@ -93,9 +93,9 @@ class SecurityConfig:
             per_listener=True,
         ),
     ] = AUTH_NONE
-    """Whether clients of SSL listeners present a certificate. requested: clients without one are
-    `User:ANONYMOUS`. SASL_SSL listeners only request one if they have their own value, as in Kafka
-    (KIP-684); the SASL user is the principal.
+    """Whether clients of SSL listeners must present a certificate. requested: clients without a
+    certificate are `User:ANONYMOUS`. As in Kafka (KIP-684), a SASL_SSL listener requests a
+    certificate only if this setting is set for the listener; the principal is always the SASL user.
     """
 
     ssl_principal_mapping_rules: Annotated[
@@ -114,15 +114,15 @@ class SecurityConfig:
     ssl_endpoint_identification_algorithm: Annotated[
         str, Setting("ssl.endpoint.identification.algorithm", Kind.TEXT, per_listener=True)
     ] = HTTPS
-    """https: the certificate of another broker must contain the host name or address to which this
-    broker connects. Empty: any certificate of the CA is accepted.
+    """https: the certificate of another broker must contain the host name or address that this
+    broker connects to. Empty: any certificate signed by a trusted CA is accepted.
     """
 
     ssl_reload_interval_ms: Annotated[
         int, Setting("ssl.reload.interval.ms", Kind.DURATION, 100, 86_400_000)
     ] = 10_000
     """How often the broker checks whether the PEM files or the users file have changed. New
-    connections use the new contents; if these are invalid, the previous files stay in use.
+    connections use the new contents; if they are invalid, the previous contents stay in use.
     """
 
     sasl_enabled_mechanisms: Annotated[
@@ -139,22 +139,20 @@ class SecurityConfig:
     """SASL mechanism for connections between brokers."""
 
     sasl_users_file: Annotated[str, Setting("sasl.users.file", Kind.TEXT)] = ""
-    """File with one `name:password` per line, the same for all brokers: users that exist before the
-    metadata contain any, and the user of the brokers. They authenticate with PLAIN and SCRAM, and
-    take precedence over users in the metadata.
+    """File with one `name:password` per line, the same for all brokers: the brokers' own user, and
+    users that must exist before any are created in the metadata. These users authenticate with
+    PLAIN or SCRAM, and take precedence over users in the metadata.
     """
 
     sasl_inter_broker_username: Annotated[str, Setting("sasl.inter.broker.username", Kind.TEXT)] = (
         ""
     )
-    """User of the brokers for SASL connections between them. Its password is in
-    `sasl_users_file`.
-    """
+    """User for SASL connections between brokers. Its password is in `sasl_users_file`."""
 
     sasl_jwks_endpoint_url: Annotated[
         str, Setting("sasl.oauthbearer.jwks.endpoint.url", Kind.TEXT, per_listener=True)
     ] = ""
-    """Location of the public keys that verify tokens: https://, http:// or file:PATH of a JWKS
+    """Location of the public keys for verifying tokens: https://, http:// or file:PATH of a JWKS
     document. Required by OAUTHBEARER. Redirects are not followed.
     """
 
@@ -169,7 +167,7 @@ class SecurityConfig:
         ),
     ] = 3_600_000
     """How long keys are used before they are read again. A token with an unknown key id makes the
-    broker read them immediately, at most every 10 s.
+    broker read them immediately, but at most every 10 s.
     """
 
     sasl_oauth_expected_audience: Annotated[
@@ -190,23 +188,25 @@ class SecurityConfig:
     sasl_oauth_clock_skew_seconds: Annotated[
         int, Setting("sasl.oauthbearer.clock.skew.seconds", Kind.INT, 0, 3_600, per_listener=True)
     ] = 30
-    """Tolerated difference between the clocks of the issuer and of this broker."""
+    """Tolerated difference between the clocks of the issuer and this broker."""
 
     sasl_oauth_scope_claim_name: Annotated[
         str, Setting("sasl.oauthbearer.scope.claim.name", Kind.TEXT, per_listener=True)
     ] = "scope"
-    """The claim with the scope, which must be a string or a list of strings if it is present."""
+    """Name of the claim that contains the scope. If present, the claim must be a string or a list
+    of strings.
+    """
 
     sasl_oauth_sub_claim_name: Annotated[
         str, Setting("sasl.oauthbearer.sub.claim.name", Kind.TEXT, per_listener=True)
     ] = "sub"
-    """The claim with the user name."""
+    """Name of the claim that contains the user name."""
 
     delegation_token_secret_key: Annotated[
         str, Setting("delegation.token.secret.key", Kind.SECRET)
     ] = ""
-    """Key from which the secrets of delegation tokens (KIP-48) are derived, the same for all
-    brokers. Empty: delegation tokens are disabled. Changing the key invalidates all tokens.
+    """Key from which the secrets of delegation tokens (KIP-48) are derived, which must be the same
+    for all brokers. Empty: delegation tokens are disabled. Changing the key invalidates all tokens.
     """
 
     delegation_token_max_lifetime_ms: Annotated[
@@ -217,25 +217,25 @@ class SecurityConfig:
     delegation_token_expiry_time_ms: Annotated[
         int, Setting("delegation.token.expiry.time.ms", Kind.DURATION, 1, 10 * 365 * 86_400_000)
     ] = 86_400_000
-    """Maximum time for which a delegation token is valid until it must be renewed."""
+    """How long a delegation token is valid before it must be renewed."""
 
     connections_max_reauth_ms: Annotated[
         int,
         Setting("connections.max.reauth.ms", Kind.DURATION, 0, (1 << 31) - 1, per_listener=True),
     ] = 0
     """How long a SASL client may stay connected without reauthentication (KIP-368); 0 for no limit.
-    Then the broker closes the connection.
+    After this time, the broker closes the connection.
     """
 
     sasl_receive_bytes_max: Annotated[
         int, Setting("sasl.server.max.receive.size", Kind.BYTES, 1_024, 1 << 30, per_listener=True)
     ] = 512 * 1024
-    """Maximum request size of an unauthenticated client. A larger one closes the connection."""
+    """Maximum request size of an unauthenticated client. A larger request closes the connection."""
 
     failed_authentication_delay_ms: Annotated[
         int, Setting("connection.failed.authentication.delay.ms", Kind.DURATION, 0, 60_000)
     ] = 100
-    """Delay of the response to a failed authentication, which slows down guessing."""
+    """Delay of the response to a failed authentication, which slows down password guessing."""
 
     authentication_timeout_ms: Annotated[
         int, Setting("connection.authentication.timeout.ms", Kind.DURATION, 100, 600_000)
@@ -247,25 +247,26 @@ class SecurityConfig:
     unauthenticated_connections_max: Annotated[
         int, Setting("max.unauthenticated.connections", Kind.INT, 1, 1_000_000)
     ] = 2_000
-    """Connections of each listener that may be in TLS handshakes or SASL at the same time. Beyond
-    the limit, the broker closes the oldest one of the address that has the most, so that a flood
-    does not block other clients.
+    """Maximum number of connections per listener that may be in a TLS handshake or SASL
+    authentication at the same time. Above the limit, the broker closes the oldest such connection
+    of the address with the most, so that a flood does not block other clients.
     """
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
     """The authorizer: StandardAuthorizer, which uses ACLs (also with Kafka's package name). Empty:
-    every client may do everything. The same for all brokers and controllers of a cluster.
+    every client may perform every operation. Must be the same for all brokers and controllers of a
+    cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
-    """Principals that may do everything, as User:name, separated by semicolons. The principal of
-    the brokers should be one of them.
+    """Principals that may perform every operation, as User:name, separated by semicolons. The
+    principal of the brokers should be one of them.
     """
 
     allow_everyone_if_no_acl_found: Annotated[
         bool, Setting("allow.everyone.if.no.acl.found", Kind.BOOL)
     ] = False
-    """Whether everyone has all rights on a resource without ACLs."""
+    """Whether everyone may access a resource without ACLs."""
 
     listener_values: tuple[tuple[str, Any], ...] = ()
     """Settings of individual listeners with their values, as
@@ -299,7 +300,7 @@ class SecurityConfig:
                 raise self._of(listener, error) from None
 
     def of_listener(self, listener: str) -> "SecurityConfig":
-        """Return the settings that apply to one listener, which override the general ones."""
+        """Return the settings that apply to one listener, which override the general settings."""
         own = own_values(self.listener_values, listener)
         values = {
             field.field: own[field.name] for field in fields_of(type(self)) if field.name in own
@@ -307,7 +308,7 @@ class SecurityConfig:
         return replace(self, listener_values=(), **values)
 
     def listeners_with_tls(self) -> list[str]:
-        """Return the names of the listeners that have TLS settings of their own."""
+        """Return the names of the listeners with TLS settings of their own."""
         return sorted(
             {key.listener.upper() for key in self._keys() if key.setting.startswith(_TLS)}
         )
@@ -377,7 +378,7 @@ class SecurityConfig:
     @staticmethod
     def _check_effect(key: ListenerKey, value: object, protocol: SecurityProtocol) -> None:
         """Reject a listener setting that the listener's protocol does not use, because whoever set
-        it expects more security than there is.
+        it would expect more security than the listener provides.
         """
         is_tls = key.setting.startswith(_TLS)
         if protocol.has_tls if is_tls else protocol.has_sasl:

@@ -33,7 +33,7 @@ FindToken = Callable[[str], DelegationTokenRecord | None]
 
 class DelegationTokens:
     """Derives and caches the credentials of delegation tokens. Deriving one takes 3 ms of CPU. At
-    most LOGINS_MAX are cached; the oldest is dropped first.
+    most LOGINS_MAX are cached; the oldest one is dropped first.
 
     key: `delegation.token.secret.key`; if empty, delegation tokens are disabled. now_ms: wall
     clock.
@@ -50,7 +50,7 @@ class DelegationTokens:
         return bool(self._key)
 
     def hmac_of(self, token_id: str) -> bytes:
-        """Return the secret of a token, which has 64 bytes."""
+        """Return the 64-byte secret of a token."""
         return hmac.digest(self._key, token_id.encode(), _HASH)
 
     def is_of(self, token_id: str, shown: bytes) -> bool:

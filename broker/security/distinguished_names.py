@@ -1,8 +1,8 @@
 """Format certificate subjects as Java does, so that mapping rules have the same effect:
 `CN=orders,OU=Services,O=Example,C=DE`. Pure.
 
-The parts are in RFC 2253 order, last part first. Types without a short name there are formatted as
-numbers with a hexadecimal value (an e-mail address: `1.2.840.113549.1.9.1=#1611...`).
+The parts are in RFC 2253 order, last part first. Types for which the RFC defines no short name are
+formatted as numbers with a hexadecimal value (an e-mail address: `1.2.840.113549.1.9.1=#1611...`).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ _SHORT: Final = {
 _ESCAPED: Final = {letter: "\\" + letter for letter in ',=+<>#;"\\'} | {"\0": "\\00"}
 _ASN1_LONG: Final = 0x80
 _NESTED: Final = 3
-"""Nesting depth of a name: a sequence of sets of sequences, of which each contains a type and a
+"""Nesting depth of a name: a sequence of sets of sequences, each of which contains a type and a
 value.
 """
 
@@ -36,7 +36,8 @@ def distinguished_name(certificate_der: bytes) -> str:
     try:
         return rfc2253(load_der_x509_certificate(certificate_der).subject)
     except Exception as error:
-        # Besides ValueError, cryptography raises TypeError, InvalidVersion and other exceptions.
+        # In addition to ValueError, cryptography raises TypeError, InvalidVersion and other
+        # exceptions.
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

@@ -33,7 +33,7 @@ class CheckPassword:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckToken:
-    """The caller must verify a bearer token, and may have to fetch keys."""
+    """The caller must verify a bearer token, which may require fetching keys."""
 
     token: str
 
@@ -43,7 +43,7 @@ Step: TypeAlias = Challenge | Done | CheckPassword | CheckToken
 
 class Exchange(Protocol):
     """The server side of one authentication with one mechanism. It receives the client's tokens in
-    order, and none after it has returned `Done` or raised AuthenticationFailed.
+    order, and no more after it has returned `Done` or raised AuthenticationFailed.
     """
 
     def receive(self, token: bytes) -> Step:

@@ -27,7 +27,7 @@ _Contents = TypeVar("_Contents")
 
 class FileUsers(NamedTuple):
     """The contents of the users file. secret: generates the salts of users in the file and of
-    unknown users; the same for all brokers with the same users file or delegation token key.
+    unknown users. It is the same on all brokers with the same users file or delegation token key.
     """
 
     passwords: dict[str, str]
@@ -164,7 +164,7 @@ class SecurityFiles:
             await files.read()
 
     async def watch(self) -> None:
-        """Check for changed files until cancelled."""
+        """Check the files for changes until cancelled."""
         while self._watched:
             await asyncio.sleep(self._interval_s)
             await self.refresh()
@@ -176,8 +176,8 @@ class SecurityFiles:
 
 
 def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsContexts]:
-    """Return the PEM files of a listener with its own settings; if `listener` is empty, those of
-    the general settings.
+    """Return the PEM files of a listener with its own settings; if `listener` is empty, return
+    those of the general settings.
     """
     own = config.of_listener(listener) if listener else config
     sasl_client_auth = config.client_auth(listener) if listener else AUTH_NONE
@@ -204,8 +204,8 @@ def _users(config: SecurityConfig, random: bytes) -> FileUsers:
         return FileUsers({}, {}, shared or random)
     data = _contents(Path(config.sasl_users_file))
     passwords = _passwords(config, data)
-    # Clients see the salts, so deriving these must be as expensive as guessing the passwords in the
-    # file.
+    # Clients see the salts, so deriving the salts must be as expensive as guessing the passwords in
+    # the file.
     secret = shared or hashlib.pbkdf2_hmac("sha256", data, b"SCRAM salts", _SECRET_ROUNDS)
     return FileUsers(passwords, credentials_of(passwords, secret), secret)
 

@@ -1,4 +1,4 @@
-"""Public keys that verify tokens. They are read from a URL or a file, and again when they are
+"""Public keys that verify tokens. They are read from a URL or a file, and read again when they are
 outdated or a token has an unknown key id.
 
 Unlike in Kafka, redirects are not followed, so that only the configured address determines who can
@@ -33,9 +33,9 @@ _OK: Final = 200
 
 class TokenKeys:
     """Reads the keys, and verifies tokens with them. Only one read runs at a time, limited in time
-    and size, and it continues when the client that caused it disconnects. Tokens with unknown key
-    ids cause at most one read per `unknown_interval_s`. After an error, the known keys stay in use.
-    A single thread verifies all tokens, so that a flood of forged ones cannot use every core.
+    and size, and it continues if the client that caused it disconnects. Tokens with unknown key ids
+    cause at most one read per `unknown_interval_s`. After an error, the known keys stay in use. A
+    single thread verifies all tokens, so that a flood of forged tokens cannot occupy every core.
 
     url: https://, http:// or file:PATH. now_ms: wall clock.
     """
@@ -142,7 +142,7 @@ async def _from_http(url: str) -> bytes:
     document = bytearray()
     async with (
         aiohttp.ClientSession(
-            trust_env=True,  # use proxies from the environment
+            trust_env=True,  # uses the proxies in the environment variables
             auto_decompress=False,
             headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -1,8 +1,8 @@
 """OAUTHBEARER (RFC 7628): the client sends a token signed by an identity provider, as
 `n,,^Aauth=Bearer TOKEN^A^A`. Pure.
 
-A client whose token is rejected receives the reason as JSON, and responds with one byte. Then
-authentication fails.
+A client whose token is rejected receives the reason as JSON, and responds with one byte, after
+which authentication fails.
 """
 
 import json
@@ -14,9 +14,9 @@ from penstock.broker.security.exchange import Challenge, CheckToken
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 MESSAGE_BYTES_MAX: Final = 1 << 15
-"""Maximum size of a message including its token. The cost of a message grows with its size, and is
-incurred before the client is authenticated. Tokens are designed for HTTP headers, which servers
-limit to 8 or 16 KiB.
+"""Maximum size of a message including its token. The processing cost grows with the message size,
+and is incurred before the client is authenticated. Tokens are designed for HTTP headers, which
+servers limit to 8 or 16 KiB.
 """
 _SEPARATOR: Final = "\x01"
 _MESSAGE: Final = re.compile(
@@ -53,7 +53,7 @@ class OAuthBearerServer:
         return CheckToken(bearer["token"])
 
     def check_user(self, user: str) -> None:
-        """Check that the authorization id, if any, is the token's user. Raises
+        """Check that the authorization id, if any, matches the token's user. Raises
         AuthenticationFailed.
         """
         if self._authorization_id not in {"", user}:

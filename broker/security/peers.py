@@ -15,7 +15,7 @@ from penstock.protocol.sasl.nonce import new_nonce
 class OwnConnection(NamedTuple):
     """How a broker connects to its own listener. tls: None without TLS. asks: whether to send a
     request. If clients must present certificates, the listener may reject the broker's own
-    certificate, so only the handshake is checked.
+    certificate, so only the handshake is tested.
     """
 
     tls: ssl.SSLContext | None = None
@@ -44,7 +44,9 @@ class PeerAccess:
         return self._access.files.tls(self._own_listener).to_brokers
 
     def own_connection(self, listener: str) -> OwnConnection:
-        """Return how this broker connects to its own listener, to check that it is reachable."""
+        """Return the settings with which this broker connects to its own listener, to check that it
+        is reachable.
+        """
         if not self._config.protocol_of(listener).has_tls:
             return OwnConnection()
         tls = self._access.files.tls(listener)

@@ -63,7 +63,7 @@ class PrincipalRules:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse rules. Raises ValueError that contains the invalid rule."""
+        """Parse rules. Raises ValueError with the invalid rule in the message."""
         rules: list[_Rule] = []
         at, text = 0, text.strip()
         while at < len(text):

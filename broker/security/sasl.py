@@ -1,5 +1,5 @@
-"""The SASL state of one connection: which message is expected, the authenticated user, and when the
-session ends. Pure.
+"""The SASL state of one connection: the expected message, the authenticated user, and the end of
+the session. Pure.
 
 HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake--> TOKENS ...
 """
@@ -33,7 +33,7 @@ class SaslPhase(Enum):
 class SaslState:
     """The SASL state of one connection. Before COMPLETE, only ApiVersions, SaslHandshake and tokens
     are allowed. Reauthentication (KIP-368) cannot change the user or the mechanism. It is allowed
-    only if the session is limited, and once per second.
+    only if the session lifetime is limited, and at most once per second.
 
     max_reauth_ms: maximum session lifetime; 0 for no limit.
     """

@@ -1,7 +1,8 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), server side. Pure; nonces are parameters.
 
 With the extension `tokenauth=true`, the name is the id of a delegation token, and the client is
-authenticated as the token's owner (KIP-48). Channel binding is not supported: only `n` and `y`.
+authenticated as the token's owner (KIP-48). Channel binding is not supported: only `n` and `y` are
+accepted.
 """
 
 import base64
@@ -38,7 +39,9 @@ Find = Callable[[ScramMechanism, str], ScramCredential | None]
 """Looks up the credential of a user."""
 
 Pretend = Callable[[ScramMechanism, str], ScramCredential]
-"""Generates a credential for an unknown user, which is always the same for the same name."""
+"""Generates a credential for an unknown user. The same name always results in the same
+credential.
+"""
 
 
 class TokenLogin(NamedTuple):
@@ -60,8 +63,9 @@ def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
 
 
 class ScramServer:
-    """The server side of one authentication. The first response for an unknown user looks like that
-    for a known user, with a stable salt, and the client is rejected only after its proof.
+    """The server side of one authentication. The first response for an unknown user looks like the
+    one for a known user, with a stable salt, and the client is rejected only after it has sent its
+    proof.
 
     nonce: a random value that is used only once.
     """
@@ -118,7 +122,8 @@ class ScramServer:
             pretended = self._pretend_token(self._mechanism, self._user)
         else:
             credential = self._find(self._mechanism, self._user)
-            # Do this for known users, too, whose response would otherwise be sent 30 us earlier.
+            # Do this for known users as well; otherwise, their responses would be sent 30 us
+            # earlier.
             pretended = self._pretend(self._mechanism, self._user)
         self._is_known = credential is not None and credential.iterations >= ITERATIONS_MIN
         if credential is None or not self._is_known:

@@ -1,4 +1,4 @@
-"""Create TLS contexts from PEM files. Only TLS 1.2 and 1.3 are supported, without renegotiation and
+"""Create TLS contexts from PEM files. Only TLS 1.2 and 1.3 are supported, without renegotiation or
 compression. A wrong or missing key password is an error, and never causes a prompt.
 """
 
@@ -32,7 +32,7 @@ class TlsContexts(NamedTuple):
     for_clients: for SSL listeners, which may request certificates. for_sasl: for SASL_SSL
     listeners. to_brokers: for connections to other brokers. to_itself: for connections to the
     broker's own address. They also trust the broker's own certificate, because its CA may not be
-    among those for clients.
+    among the CAs trusted for clients.
     """
 
     for_clients: ssl.SSLContext

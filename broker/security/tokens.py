@@ -21,7 +21,7 @@ _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 _RSA_BITS_MIN: Final = 2_048
 """The minimum required by RFC 7518, as in Kafka."""
 _HEADER_CHARACTERS_MAX: Final = 1 << 13
-"""Large enough for headers with certificates, but fast to decode."""
+"""Large enough for headers that contain certificates, yet fast to decode."""
 _TEXTS: Final = ("kty", "kid", "alg", "use")
 _USER_CHARACTERS_MAX: Final = 1_000
 _TIME_MAX_S: Final = 253_402_300_799
@@ -84,7 +84,7 @@ def parse_keys(document: bytes) -> list[Key]:
 
 def _key(item: object) -> Key | None:
     """Return a key that can verify signatures, or None for other keys."""
-    import jwt  # slow to import, see `verify`
+    import jwt  # slow to import; see `verify`
 
     if not isinstance(item, dict):
         return None

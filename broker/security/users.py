@@ -41,8 +41,8 @@ FileUsers = Mapping[tuple[ScramMechanism, str], ScramCredential]
 def credentials_of(
     users: Mapping[str, str], secret: bytes
 ) -> dict[tuple[ScramMechanism, str], ScramCredential]:
-    """Derive the credentials of users. users: passwords by user name. This takes milliseconds per
-    user.
+    """Derive the credentials of users. users: passwords by user name. This takes several
+    milliseconds per user.
 
     Salts are derived in the same way as for unknown users. Random salts would change with each
     start and differ between brokers, and thus reveal that the user exists.
@@ -58,8 +58,8 @@ def credentials_of(
 
 
 def _file_shape(mechanism: ScramMechanism) -> CredentialShape:
-    """Return the properties of credentials in the users file, which are like those of users created
-    by Kafka tools.
+    """Return the properties of credentials in the users file, which match those of users created by
+    Kafka tools.
     """
     return CredentialShape(mechanism, 0, ITERATIONS_MIN)
 
@@ -81,8 +81,8 @@ def _salt_of(seed: bytes, shape: CredentialShape) -> bytes:
 
 def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShape:
     """Select one of the shapes, with probabilities proportional to their counts. The same seed
-    always selects the same shape; if a count changes, only few seeds select another one (weighted
-    rendezvous hashing).
+    always selects the same shape; if a count changes, only a few seeds select a different shape
+    (weighted rendezvous hashing).
     """
 
     def distance(shape: CredentialShape) -> float:
@@ -96,7 +96,7 @@ class Users:
     """The users of one broker. Neither the time for a check nor the first response in a SCRAM
     exchange reveals whether a user exists. At most `_THREADS` checks run concurrently, in threads.
     A correct password is cached for a minute as a keyed hash, so that clients that connect often
-    cost little.
+    cause little load.
 
     in_file: returns the current users in the file. in_metadata: returns the current users in the
     metadata. secret: returns the secret that generates salts for unknown users; brokers with the

@@ -28,8 +28,8 @@ class TailFollowers:
         self._requested_at: dict[BrokerIncarnation, float] = {}
 
     def record_request(self, request: FetchRequest) -> bool:
-        """Return whether a live broker has sent the request. The broker is then recorded as a
-        follower, until it dies, stops sending requests, or leaves.
+        """Return whether a live broker has sent the request. If so, the broker is recorded as a
+        follower until it dies, stops sending requests, or leaves.
         """
         replica = request.replica_state
         if replica is None:
@@ -45,8 +45,8 @@ class TailFollowers:
         return True
 
     def has(self, node_id: NodeId) -> bool:
-        """Return whether the broker is a follower, which can serve the tails of partitions led
-        here.
+        """Return whether the broker is a follower and can therefore serve the tails of partitions
+        led here.
         """
         state = self._node.image.nodes.get(node_id)
         if state is None:

@@ -44,7 +44,7 @@ than half of `broker.tail.followers.FOLLOWED_S`.
 RESPONSE_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
-"""Maximum number of followed partitions per leader, which is the maximum in one Fetch."""
+"""Maximum number of followed partitions per leader, which is also the maximum in one Fetch."""
 BACKOFF_S: Final = 30.0
 """How long this broker waits before it retries unreadable slots."""
 SLOT_READ_MAX_S: Final = 5.0
@@ -56,8 +56,8 @@ UNREAD_MAX: Final = 16
 LOADS_MAX: Final = 32
 """Maximum number of responses whose slots are being read."""
 LOADED_SLOTS_MAX: Final = 8
-"""Maximum number of slots loaded per response. Consumers that are further behind read the other
-slots themselves.
+"""Maximum number of slots loaded per response. Fetches of consumers that are further behind read
+the other slots themselves.
 """
 REPORT_MAX_S: Final = 1.0
 """How long a read waits for a leader's first report."""
@@ -104,7 +104,7 @@ class SlotRead(NamedTuple):
 
 
 class TailCounts(NamedTuple):
-    """Numbers of working and failed links, and of followed tails."""
+    """Number of working links, failed links and followed tails."""
 
     up: int
     down: int
@@ -117,10 +117,11 @@ class TailLinks:
     This broker sends one Fetch at a time to each leader, with a `ReplicaState` as in Kafka's
     followers. The Fetch waits at the leader for new records, and the response lists their WAL
     slots. New tails are requested immediately over a second connection, because the first one may
-    be waiting; they join the session after their first report. The requests also allow the leader
-    to redirect consumers here. After an error, the tails of the link end, and waiting fetches fail
-    with NOT_LEADER_OR_FOLLOWER. After a failed slot read, the leader does not redirect consumers
-    here until this broker has read these slots. A tail without readers is dropped after UNUSED_S.
+    be waiting; they join the session after their first report. These requests also indicate that
+    the leader may redirect consumers here. After an error, the tails of the link end, and waiting
+    fetches fail with NOT_LEADER_OR_FOLLOWER. After a failed slot read, the leader does not redirect
+    consumers here until this broker has read these slots. A tail without readers is dropped after
+    UNUSED_S.
     """
 
     def __init__(self, node: LocalBroker, rng: Random) -> None:
@@ -133,7 +134,7 @@ class TailLinks:
         self._loads: set[asyncio.Task[None]] = set()
         self._image_waits: dict[FetchWait, None] = {}
         self.batches_count = 0
-        """Number of image changes. Fetches that are not parked yet detect changes with it."""
+        """Number of image changes. Fetches that are not parked yet use it to detect changes."""
 
     async def close(self) -> None:
         tasks = [
@@ -167,7 +168,7 @@ class TailLinks:
         return tail
 
     def follow(self, found: CommittedPartition) -> TailPartition | None:
-        """Return the tail of this partition, and start to request it from the leader. Return None
+        """Return the tail of this partition, and start requesting it from the leader. Return None
         if the leader cannot be reached.
         """
         tail = self.find(found)
@@ -191,7 +192,7 @@ class TailLinks:
 
     async def read(self, leader: NodeId, read: SlotRead) -> list[Buffer] | None:
         """Read slots of this leader. After a failure, back off and return None. Raises
-        ObjectNotFound if a slot was uploaded and deleted meanwhile.
+        ObjectNotFound if a slot was uploaded and deleted in the meantime.
         """
         try:
             return await self._read(read)
@@ -232,7 +233,7 @@ class TailLinks:
         return forget
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Start to send requests to brokers in other racks, and wake the fetches that wait for the
+        """Start sending requests to brokers in other racks, and wake the fetches that wait for the
         image.
         """
         if delta.everything or delta.node_ids:
@@ -257,7 +258,7 @@ class TailLinks:
         ]
 
     def _link(self, node_id: NodeId) -> _Link:
-        """Return the link to this broker. It is created if necessary."""
+        """Return the link to this broker, creating it if necessary."""
         link = self._links.get(node_id)
         if link is None:
             link = self._links[node_id] = _Link(node_id, TailSession(self._me))
@@ -297,8 +298,8 @@ class TailLinks:
         )
 
     async def _back_off(self, link: _Link) -> None:
-        """Request that the leader does not redirect consumers here, wait, and retry failed reads.
-        Raises the errors in `_UNREACHABLE`.
+        """Ask the leader not to redirect consumers here, wait, and retry failed reads. Raises the
+        errors in `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
         link.session.take_response(await self._response(self._peers, link, request))
@@ -316,15 +317,13 @@ class TailLinks:
         try:
             await self._read(read)
         except ObjectNotFound:
-            return True  # uploaded and deleted meanwhile
+            return True  # uploaded and deleted in the meantime
         except (StreamError, ObjectStoreError, TimeoutError):
             return False
         return True
 
     async def _rest(self, link: _Link) -> None:
-        """Wait for the first tail of the session, or until the link backs off, at most for
-        GREET_S.
-        """
+        """Wait at most GREET_S for the first tail of the session, or until the link backs off."""
         link.has_news.clear()
         if not link.backs_off(self._clock()) and not any(
             tail.is_known for tail in link.tails.values()

@@ -86,11 +86,11 @@ class TailPartition:
         self.is_known = False
         """Whether the leader has reported the tail. Before that, all offsets are from the image."""
         self.is_over = False
-        """Whether the leader rejects further reports, or cannot be reached."""
+        """Whether the leader refuses to send more reports or cannot be reached."""
         self.used_at = now
         """When a consumer last used the tail, in event loop seconds."""
         self.wakes_count = 0
-        """Number of changes. Fetches that are not parked yet detect changes with it."""
+        """Number of changes. Fetches that are not parked yet use it to detect changes."""
         self.end_offset: Offset = found.committed_end
         """The offset from which the next request to the leader starts."""
         self.high_watermark: Offset = found.committed_end
@@ -183,7 +183,7 @@ class TailPartition:
             self._range(report, slot) for slot in report.slots if slot.end_offset > self.end_offset
         ]
         if not ranges or ranges[0].range.start_offset != self.end_offset:
-            # Records in the gap were committed meanwhile, and so was everything before.
+            # Records in the gap, and everything before it, were committed in the meantime.
             self._ranges.clear()
             self._starts.clear()
         self._ranges += ranges
@@ -195,7 +195,7 @@ class TailPartition:
     def _take_aborted(self, report: ReportedTail) -> None:
         since = report.aborted_since()
         if not self.is_known or since.offset > self.high_watermark:
-            # Transactions may have been aborted in between, which neither report lists.
+            # Neither report lists transactions that were aborted in between.
             self._aborted.clear()
             self._aborted_from = since.offset
         self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
@@ -226,7 +226,7 @@ class TailPartition:
         return self.is_known and (not committed or self._aborted_from <= committed_end)
 
     def readable_end(self, *, committed: bool) -> Offset:
-        """Return the end of the readable part, which for committed reads is at most the last stable
+        """Return the end of the readable part. For committed reads, it is at most the last stable
         offset.
         """
         limit = self.last_stable_offset if committed else self.high_watermark

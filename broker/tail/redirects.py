@@ -1,5 +1,5 @@
-"""Track which consumers this leader has redirected to a broker in their rack, and serve those that
-return after an error or a timeout. librdkafka waits for 0.5 s whenever it is redirected twice
+"""Track which consumers this leader has redirected to a broker in their rack, and serve consumers
+that return after an error or a timeout. librdkafka waits for 0.5 s whenever it is redirected twice
 within a minute, so a consumer that is always redirected would starve.
 """
 
@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 REDIRECT_INTERVAL_S: Final = 60.0
-"""Minimum interval between redirects, as in librdkafka, which considers shorter intervals too
-short. Its leases last 5 minutes, as does Java's `metadata.max.age.ms`.
+"""Minimum interval between redirects, as in librdkafka, which backs off if redirects are more
+frequent. Its leases last 5 minutes, as does Java's `metadata.max.age.ms`.
 """
 REDIRECTS_MAX: Final = 20_000
 
@@ -21,7 +21,7 @@ class RedirectTable:
 
     def __init__(self) -> None:
         self._sent_at: dict[RedirectKey, float] = {}
-        """When each redirect was sent, in time order."""
+        """The time of each redirect, in chronological order."""
 
     def has_returned(self, key: RedirectKey, now: float) -> bool:
         """Return whether this consumer was redirected less than REDIRECT_INTERVAL_S ago."""

@@ -1,8 +1,8 @@
 """Report the tail of a partition to another broker: the WAL slots instead of the records.
 
 In the response to a Fetch with a `ReplicaState` (KIP-903), the report replaces the records, as
-MessagePack. About 40 bytes per slot represent up to 8 MiB, which the other broker reads from the
-store.
+MessagePack. About 40 bytes per slot represent up to 8 MiB of records, which the other broker reads
+from the store.
 """
 
 from typing import Annotated, Final, TypeAlias

@@ -28,8 +28,8 @@ _RESPONSE_BYTES_MAX: Final = 1 << 20
 """Maximum size of a response for all partitions, enough for about 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
-"""The `max_bytes` with which a broker indicates that it currently cannot serve consumers. The
-response is not used.
+"""The `max_bytes` value by which a broker indicates that it currently cannot serve consumers. The
+response is ignored.
 """
 
 Position: TypeAlias = tuple[Offset, StreamEpoch]
@@ -48,7 +48,7 @@ class TailSession:
         self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
     ) -> FetchRequest:
         """Return the next request. Call this after the previous response or an error. leaves:
-        whether to request that the leader does not redirect consumers here for now.
+        whether to ask the leader not to redirect consumers here for now.
 
         A request without partitions ends the session, and receives an immediate response.
         """
@@ -80,7 +80,7 @@ class TailSession:
             self.reset()
             return False
         if response.session_id == _NO_SESSION:
-            self.reset()  # the leader has no room for the session
+            self.reset()  # the leader has no room for another session
             return True
         self._session_id = response.session_id
         self._epoch = self._epoch % _EPOCH_MAX + 1

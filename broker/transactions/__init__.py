@@ -1,3 +1,3 @@
 """The transaction coordinator: which producer may use a transactional id, its open transaction, and
-how the transaction ends.
+how that transaction ends.
 """

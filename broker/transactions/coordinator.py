@@ -28,8 +28,8 @@ from penstock.broker.transactions.states import LocalMarkers, TransactionStates
 from penstock.protocol.error_codes import ErrorCode
 
 SETTLE_WAIT_S: Final = 1.0
-"""How long a request waits for the markers of the previous transaction. These take one or two PUTs,
-which is less than the retry backoff of most clients.
+"""How long a request waits for the markers of the previous transaction. Writing them takes one or
+two PUTs, which is less than the retry backoff of most clients.
 """
 
 Outcome: TypeAlias = ErrorCode | Persist
@@ -40,11 +40,11 @@ class TransactionCoordinator:
     """The transaction coordinator. Call all methods on the event loop.
 
     Requests for a transactional id are handled one at a time, and acknowledged after the record of
-    their change is durable. Late requests are rejected: in version 2, they have the epoch of an
-    earlier transaction; in older versions, they arrive on an older connection than the newest one
+    their change is durable. Late requests are rejected: in version 2, by the epoch of an earlier
+    transaction; in older versions, because they arrive on a connection that is not the newest one
     (`ConnectionOrder`). Producer requests wait at most SETTLE_WAIT_S for the previous transaction,
-    then fail with CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because they would
-    delay others.
+    then fail with CONCURRENT_TRANSACTIONS. Requests from brokers do not wait, because that would
+    delay other requests.
 
     now_ms: a clock that never steps, in milliseconds since 1970 (`base.clock.steady`).
     """
@@ -303,7 +303,7 @@ class TransactionCoordinator:
         waits: bool = True,
     ) -> ErrorCode:
         """Run the step. If it must wait for the previous transaction and `waits` is set, run it
-        again afterwards. Returns after the record is durable.
+        again after that transaction. Returns once the record is durable.
         """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST

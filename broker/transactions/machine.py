@@ -70,11 +70,11 @@ def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transa
 class Transaction:
     """The transaction of one transactional id.
 
-    At most one record is in flight (`pending`); meanwhile, requests fail with
+    At most one record is in flight (`pending`); until it completes, requests fail with
     CONCURRENT_TRANSACTIONS. `current` is the durable state. The outcome is final once PrepareCommit
     or PrepareAbort is durable. Markers are sent only after that, or become durable in the same
     step. An open transaction is fenced in a single step: PrepareAbort with the next epoch, which no
-    producer receives. A failed record has no effect, so the same epoch is used again.
+    producer receives. A failed record has no effect, so its epoch is used again.
     """
 
     __slots__ = ("_epochs_may_be_lost", "_limits", "_loaded_ms", "current", "pending")
@@ -88,8 +88,8 @@ class Transaction:
         epochs_may_be_lost: bool = False,
     ) -> None:
         """loaded_ms: when the state was read from the log. The timeout of an open transaction
-        restarts then, because its start time was recorded by another process, whose clock may be an
-        hour off.
+        restarts then, because its start time was recorded by another process, whose clock may be
+        off by an hour.
 
         epochs_may_be_lost: whether the log may lack records. The next producer then gets a new
         producer id, because partitions may contain batches with later epochs of the old id, and
@@ -199,7 +199,7 @@ class Transaction:
                 current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
         if expected.producer_epoch == current.last_producer_epoch:
-            # a retry after a lost response, which may have contained another producer id
+            # a retry after a lost response, which may have contained a different producer id
             return current
         return ErrorCode.PRODUCER_FENCED
 
@@ -230,8 +230,8 @@ class Transaction:
                 partitions=added,
                 started_ms=started_ms,
                 updated_ms=now_ms,
-                # The producer uses the epoch that it received, so retries of the request for that
-                # epoch are late from now on.
+                # The producer uses the epoch that it received, so from now on, retries of the
+                # request for that epoch are late.
                 last_producer_id=current.producer_id,
                 last_producer_epoch=NO_EPOCH,
                 client_version=client_version,
@@ -266,8 +266,8 @@ class Transaction:
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
         )
         if state is TransactionState.ONGOING:
-            # The markers have the same epoch, regardless of the version with which the producer
-            # began.
+            # The markers have the same epoch, regardless of the version that the producer began
+            # with.
             return self._persist(
                 replace(self.current, state=prepared, updated_ms=now_ms, client_version=0)
             )
@@ -419,7 +419,7 @@ class Transaction:
 
     def resume(self) -> WriteMarkers | None:
         """Return the markers that must be written in the durable state, or None. Also called after
-        the state was loaded.
+        the state has been loaded.
         """
         return WriteMarkers(self.current) if self.current.state in PREPARED else None
 
@@ -430,8 +430,8 @@ class Transaction:
         return self._persist(_completed(self.current, now_ms))
 
     def complete_at_once(self, outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-        """Replace the pending record of the outcome, which was not appended yet, with that of the
-        completed transaction. The markers become durable with it.
+        """Replace the pending record of the outcome, which has not been appended yet, with the
+        record of the completed transaction. The markers become durable together with it.
         """
         assert outcome.state in PREPARED, outcome.state.label
         self.pending = _completed(outcome, now_ms)

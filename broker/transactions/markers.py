@@ -21,8 +21,8 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""Error codes after which a partition needs no marker. With INVALID_PRODUCER_EPOCH, it has a later
-epoch of the producer, so no transaction with this epoch is open.
+"""Error codes after which a partition needs no marker. INVALID_PRODUCER_EPOCH means that the
+partition contains a later epoch of the producer, so no transaction with this epoch is open.
 """
 
 
@@ -66,7 +66,7 @@ class _Queue:
 
 LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
 """Returns the leader, or None if there is currently none. Raises KeyError if the partition does not
-exist, or no longer exists.
+(or no longer) exist.
 """
 Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
 """Sends one request to one broker and returns error codes. After any exception, the whole request
@@ -91,7 +91,7 @@ class MarkerSender:
         version: int = 0,
     ) -> None:
         """Send the marker. `done` is called once all partitions have the marker or no longer exist,
-        unless this broker loses the coordinator's partition before (`forget`).
+        unless this broker loses the coordinator's partition first (`forget`).
 
         Resending a marker is harmless, even if a copy arrives late, because the leader checks
         epochs and serials, and ends a transaction only once.

@@ -18,7 +18,7 @@ transactional id gets another producer id.
 """
 
 EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction version from which on each transaction has its own epoch (KIP-890). In earlier
+"""The first transaction version in which each transaction has its own epoch (KIP-890). In earlier
 versions, producers keep their epoch.
 """
 
@@ -72,8 +72,8 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """The metadata of one transactional id. All fields except `last_producer_epoch` are stored, the
-    last three only in records of version 1.
+    """The metadata of one transactional id. All fields except `last_producer_epoch` are stored; the
+    last three are stored only in records of version 1.
     """
 
     transactional_id: str
@@ -83,7 +83,7 @@ class TransactionMetadata:
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME_MS
-    """When the first partition was added, which starts the timeout."""
+    """The time at which the first partition was added, which starts the timeout."""
     updated_ms: int = NO_TIME_MS
     last_producer_epoch: int = NO_EPOCH
     """The epoch before the last increment that the producer itself requested, until the producer
@@ -107,8 +107,8 @@ class TransactionMetadata:
 
     @property
     def next_producer(self) -> ProducerIdentity:
-        """Return the identity for the next transaction. It differs from `producer` while a
-        transaction whose end exhausts the epochs is ending.
+        """Return the identity for the next transaction. It differs from `producer` only while a
+        transaction that exhausts the epochs is ending.
         """
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
@@ -142,12 +142,12 @@ class TransactionLimits:
 
     timeout_max_ms: int = 900_000
     partitions_max: int = 10_000
-    """Maximum number of partitions in one transaction. It keeps the record and the request with
-    markers below 1 MB.
+    """Maximum number of partitions in one transaction. This keeps the record and the request with
+    the markers below 1 MB.
     """
     transactions_max: int = 50_000
     """Maximum number of transactional ids per partition of `__transaction_state`. Each uses about 1
     KiB. Above the limit, new ids fail with a retriable error.
     """
     id_expiration_ms: int = 7 * 24 * 3_600_000
-    """`transactional.id.expiration.ms`: ids that are unused for this long are dropped."""
+    """`transactional.id.expiration.ms`: ids that have not been used for this long are dropped."""

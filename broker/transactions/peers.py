@@ -1,5 +1,5 @@
 """Send WriteTxnMarkers and AddPartitionsToTxn to other brokers, without retries. Requests to this
-broker do not use a socket. The caller must send only one request at a time to each broker.
+broker itself do not use a socket. The caller must send only one request at a time to each broker.
 """
 
 import asyncio
@@ -29,9 +29,8 @@ _Versioned: TypeAlias = tuple[Marker, int]
 WriteLocally: TypeAlias = Callable[
     [Marker, Sequence[TopicPartition], int], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""Writes markers of a transaction with this version to partitions of this broker, as the
-WriteTxnMarkers handler does. It appends before it returns, so that several markers share a WAL
-object.
+"""Writes markers of a transaction with this version to partitions of this broker, like the
+WriteTxnMarkers handler. It appends before it returns, so that several markers share a WAL object.
 """
 
 
@@ -130,7 +129,8 @@ class CoordinatorPeers:
             code = known_code(response.error_code)
             log.warning("coordinator_rejected_request", node_id=node_id, error=code.name)
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                # This broker lacks a permission, not the producer. Kafka also converts the code.
+                # This broker lacks a permission, not the producer. Kafka converts the code in the
+                # same way.
                 code = ErrorCode.INVALID_TXN_STATE
             return {
                 (item.transactional_id, partition): code

@@ -1,5 +1,5 @@
 """Allocate producer ids that are unique in the cluster, from blocks assigned by the controller. The
-remaining ids of a block are never used once the broker has ended.
+remaining ids of a block are lost when the broker ends.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from penstock.controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:
-    """The current block of producer ids. Producers that wait for a new block share one request to
-    the controller.
+    """The current block of producer ids. Producers that wait for a new block share a single request
+    to the controller.
     """
 
     def __init__(self, node: LocalBroker) -> None:

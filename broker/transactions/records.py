@@ -161,7 +161,7 @@ def _read_partitions(reader: Reader, *, is_flexible: bool) -> Iterable[TopicPart
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, sorted, so that equal transactions are encoded to the same
+    """Group partitions by topic, sorted so that equal transactions are encoded to the same
     bytes.
     """
     topics: dict[str, list[int]] = {}

@@ -1,5 +1,6 @@
 """The transactions coordinated by one broker: load them, make their changes durable in
-`__transaction_state`, and finish those with a final outcome. See docs/design/transactions.md.
+`__transaction_state`, and finish transactions with a final outcome. See
+docs/design/transactions.md.
 """
 
 import asyncio
@@ -45,8 +46,8 @@ class LoadedPartition:
     index: int
     epoch: int
     loaded_end_offset: int
-    """End offset of the log when it was loaded, which is the serial of transactions whose outcome
-    was appended before.
+    """End offset of the log when it was loaded. It is the serial of transactions whose outcome was
+    appended before that.
     """
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
     waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
@@ -82,7 +83,7 @@ class LocalMarkers(Protocol):
         ...
 
     def written(self, marker: Marker, parts: MarkerParts) -> None:
-        """Commit or drop the transaction's offsets, because its markers are durable."""
+        """Commit or drop the transaction's offsets, because its markers have become durable."""
         ...
 
 
@@ -303,8 +304,8 @@ class TransactionStates:
         )
 
     def _complete(self, state: LoadedPartition, transaction: Transaction) -> None:
-        """Record that all markers have been written, with retries until this is durable, because
-        the next transaction of the id waits for it.
+        """Record that all markers have been written, retrying until this is durable, because the
+        next transaction of the id waits for it.
         """
         if self.shards.get(state.index) is not state:
             return

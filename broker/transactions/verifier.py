@@ -1,5 +1,5 @@
-"""Query coordinators whether a transaction includes a partition that this broker leads, or request
-them to add it (KIP-890).
+"""Ask coordinators whether a transaction includes a partition that this broker leads, or request
+that they add it (KIP-890).
 """
 
 import asyncio
@@ -19,7 +19,9 @@ QUESTIONS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.02
 RESPONSE_MAX_S: Final = 1.0
-"""How long a verification is retried. The previous transaction ends within one or two PUTs."""
+"""How long a verification is retried. Ending the previous transaction takes only one or two
+PUTs.
+"""
 _ASKED_AGAIN: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -71,8 +73,8 @@ class TransactionVerifier:
         done: Callable[[ErrorCode], None],
     ) -> None:
         """Send a request to the coordinator. `done` is called exactly once, never before this
-        returns, within RESPONSE_MAX_S plus the time of one request. The code is NONE if the
-        transaction includes the partition.
+        method returns, and within RESPONSE_MAX_S plus the duration of one request. The code is NONE
+        if the transaction includes the partition.
 
         If the coordinator is moving, loading, or still ending the previous transaction, the request
         is retried after RETRY_S.

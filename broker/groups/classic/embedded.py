@@ -1,6 +1,6 @@
 """The protocol that classic consumers embed in JoinGroup and SyncGroup: subscriptions and
-assignments. Consumer groups (KIP-848) use it for classic members, and OffsetDelete for subscribed
-topics. User data is ignored.
+assignments. Consumer groups (KIP-848) use it for classic members, and OffsetDelete uses it to find
+subscribed topics. User data is ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,8 +52,8 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
 
 def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
     """Return the topics of all members with any of their assignors, or None if a subscription
-    cannot be decoded, because its member may use any topic. Fields after the topics are ignored
-    because they depend on the version.
+    cannot be decoded, because that member may be subscribed to any topic. Fields after the topics
+    are ignored because they depend on the version.
     """
     topics: set[str] = set()
     for member in members:
@@ -66,7 +66,7 @@ def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
 
 
 def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
-    """Return the assigned partitions by topic; empty bytes are an empty assignment. Raises
+    """Return the assigned partitions by topic; empty bytes represent an empty assignment. Raises
     MalformedEmbedded.
     """
     if not data:

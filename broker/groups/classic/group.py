@@ -49,9 +49,7 @@ class ClassicGroup:
         """May be replaced between two steps."""
         self._new_member_id = new_member_id
         self._pending: dict[str, int] = {}
-        """Deadlines of the member ids that were assigned under KIP-394 and have not been used to
-        join yet.
-        """
+        """Deadlines of member ids that were assigned under KIP-394 but not yet used to join."""
         self._rebalance_deadline_ms: int | None = None
         self._delay_until_ms: int | None = None
         """The first rebalance of an empty group waits for more members until this time."""
@@ -112,7 +110,8 @@ class ClassicGroup:
         member_id = self._new_member_id(request.client_id)
         if request.needs_known_member_id:
             if len(self._pending) >= self.limits.members_max:
-                # The oldest one most likely does not return. Otherwise, its client starts again.
+                # The oldest member id will most likely never be used. If it is, its client starts
+                # over.
                 del self._pending[next(iter(self._pending))]
             self._pending[member_id] = now_ms + request.session_timeout_ms
             return [
@@ -434,7 +433,7 @@ class ClassicGroup:
     ) -> ErrorCode:
         """Check whether this caller may commit offsets. While the group has no members, a
         standalone consumer (generation -1) may commit with any member id, because KIP-848 clients
-        send their own.
+        generate their own.
 
         transactional: as in Kafka, a transactional commit is allowed during a rebalance and does
         not extend the member's session; producers older than KIP-447, which send no member id, may
@@ -456,7 +455,7 @@ class ClassicGroup:
     def leave(
         self, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[ErrorCode, list[Effect]]:
-        """Handle LeaveGroup of one member. An administrator may identify a static member by its
+        """Handle LeaveGroup for one member. An administrator may identify a static member by its
         instance id alone.
         """
         if instance_id is not None and member_id == "":

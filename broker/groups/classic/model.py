@@ -10,8 +10,8 @@ SUBSCRIPTION_BYTES_MAX: Final = 1 << 20
 the leader in every rebalance.
 """
 PROTOCOLS_MAX: Final = 100
-"""Maximum number of protocols of one member. Clients offer a few, and each join compares those of
-all members.
+"""Maximum number of protocols of one member. Clients offer only a few, and each join compares the
+protocols of all members.
 """
 
 Token = int
@@ -45,7 +45,7 @@ class JoinRequest:
 
     @property
     def is_too_large(self) -> bool:
-        """Return whether the request exceeds a limit of one member."""
+        """Return whether the request exceeds a per-member limit."""
         size_bytes = sum(len(offered.name) + len(offered.metadata) for offered in self.protocols)
         return len(self.protocols) > PROTOCOLS_MAX or size_bytes > SUBSCRIPTION_BYTES_MAX
 
@@ -95,7 +95,7 @@ class Member:
     assignment: bytes = b""
     session_deadline_ms: int = 0
     join_token: Token | None = None
-    """The parked JoinGroup. While it or a SyncGroup is parked, the session cannot expire."""
+    """The parked JoinGroup. While a JoinGroup or SyncGroup is parked, the session cannot expire."""
     sync_token: Token | None = None
 
     @property
@@ -136,7 +136,7 @@ Effect = CompleteJoin | CompleteSync | PersistGroup
 
 @dataclass(slots=True)
 class GroupLimits:
-    """Limits of groups. Defaults are those of Kafka's `group.*` broker configs."""
+    """Limits of groups. The defaults are those of Kafka's `group.*` broker configs."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000

@@ -1,4 +1,4 @@
-"""The records of one step of a consumer, share or streams group, which can be undone."""
+"""The records of one step of a consumer, share or streams group. A step can be undone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -55,14 +55,16 @@ class GroupChanges:
         self._group = group
         self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
         self._deadlines: Deadlines | None = None
-        """The deadlines before the first record of the step. They are copied only then, because
-        most heartbeats produce no record.
+        """The deadlines before the first record of the step. They are copied when that record is
+        added, because most heartbeats produce no record.
         """
         self._undone: list[Callable[[], object]] = []
         self.records: list[ConsumerRecord] = []
 
     def on_undo(self, call: Callable[[], object]) -> None:
-        """Undo a change that is not in a record, if the step cannot be written."""
+        """Register how to undo a change that is not in a record, in case the step cannot be
+        written.
+        """
         self._undone.append(call)
 
     def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:

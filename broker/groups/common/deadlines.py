@@ -12,11 +12,11 @@ class Deadlines:
         self._sessions: dict[str, int] = {}
         """When the next heartbeat of each member is due."""
         self._revocations: dict[str, int] = {}
-        """When members must have revoked partitions."""
+        """The time by which each member must have revoked its partitions."""
         self._joins: dict[str, int] = {}
         self._syncs: dict[str, int] = {}
-        """When classic members must have sent SyncGroup; `_joins` has the deadlines for
-        JoinGroup.
+        """The time by which each classic member must have sent SyncGroup; `_joins` contains the
+        deadlines for JoinGroup.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""The topics that match regular expressions, updated as topics are created and deleted.
+"""The topics that match regular expressions, kept up to date as topics are created and deleted.
 
 Matching a typical expression takes 4 us per name, so 10,000 topics and 100 expressions take 4 s. A
 malicious expression may take a thousand times as long.
@@ -53,7 +53,7 @@ class MatchedTopics:
         for expression in [
             expression for expression, entry in self._entries.items() if len(entry.pending) > most
         ]:
-            del self._entries[expression]  # unused for a long time
+            del self._entries[expression]  # not used for a long time: drop it
 
     def slices_max(self, expression_count: int) -> int:
         """Return the maximum number of slices for this many expressions if no topics are added.

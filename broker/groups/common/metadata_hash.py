@@ -1,4 +1,4 @@
-"""A hash of a group's topics and their partition counts."""
+"""Compute a hash of a group's topics and their partition counts."""
 
 from collections.abc import Iterable
 from hashlib import blake2b

@@ -10,7 +10,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-"""The member epoch in the last heartbeat of a member that leaves."""
+"""The member epoch in the last heartbeat of a leaving member."""
 STATIC_LEAVE_EPOCH: Final = -2
 """The member epoch in the last heartbeat of a static member that leaves temporarily and will return
 with the same instance id.
@@ -39,10 +39,10 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     ASSIGNING = "Assigning"
-    """Only for consumer groups (KIP-848) and streams groups (KIP-1071), as is RECONCILING."""
+    """Like RECONCILING, used only by consumer groups (KIP-848) and streams groups (KIP-1071)."""
     RECONCILING = "Reconciling"
     NOT_READY = "NotReady"
-    """A streams group whose topology lacks valid topics."""
+    """A streams group whose topology refers to missing or invalid topics."""
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -91,7 +91,7 @@ class HeartbeatResult:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """None if the assignment has not changed since the last response."""
+    """None if it has not changed since the last response."""
 
 
 class HeartbeatRefused(Exception):

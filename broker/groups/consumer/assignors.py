@@ -112,7 +112,9 @@ def _unassigned(
 
 
 def _even_out_same(held: dict[str, Held], free: list[tuple[UUID, int]], total: int) -> None:
-    """Balance members with the same topics. Members with more partitions keep the remainder."""
+    """Balance members with the same topics. Members that already have more partitions keep the
+    remainder.
+    """
     quota, extras_count = divmod(total, len(held))
     quotas: dict[str, int] = {}
     by_size = sorted(held, key=lambda member_id: -_size(held[member_id]))
@@ -131,7 +133,9 @@ def _size(mine: Held) -> int:
 
 
 def _shed(mine: Held, count: int) -> Iterator[tuple[UUID, int]]:
-    """Take `count` partitions from a member, each from the topic of which it has the most."""
+    """Take `count` partitions from a member, each from the topic with the most partitions assigned
+    to it.
+    """
     if count <= 0:
         return
     left = {topic: sorted(indexes) for topic, indexes in mine.items()}

@@ -42,9 +42,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:
-    """Add the members of a classic group to a new consumer group. They keep their assignments, and
-    during an incomplete rebalance the partitions that they owned when they joined (KIP-429). Raises
-    MalformedEmbedded.
+    """Add the members of a classic group to a new consumer group. They keep their assignments, or,
+    during an incomplete rebalance, the partitions that they owned when they joined (KIP-429).
+    Raises MalformedEmbedded.
     """
     subscriptions = {
         member_id: decode_subscription(member.metadata_for(classic.protocol or ""))

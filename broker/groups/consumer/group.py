@@ -146,9 +146,9 @@ class ConsumerGroup:
         """Update a member, start a new group epoch if necessary, and reconcile the member with its
         target.
 
-        member: the previous state of the member. has_client: whether this step has a client with
-        whose permissions regular expressions can be matched. sent_epoch: the member epoch in the
-        heartbeat. Raises HeartbeatRefused.
+        member: the previous state of the member. has_client: whether this step was caused by a
+        client, whose permissions apply when regular expressions are matched. sent_epoch: the member
+        epoch in the heartbeat. Raises HeartbeatRefused.
         """
         member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
@@ -289,8 +289,8 @@ class ConsumerGroup:
         return self._regexes_version != topics.version or (bool(self.regexes) and is_due)
 
     def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
-        """Match new regular expressions with the topics, or all of them if the results are
-        outdated.
+        """Match new regular expressions with the topics, or all regular expressions if the results
+        are outdated.
         """
         are_old = self._are_regexes_old(topics, now_ms)
         used = {member.metadata.subscribed_regex for member in self.members.values()}
@@ -318,15 +318,15 @@ class ConsumerGroup:
         self._topics_version = topics.version
 
     def refresh(self, topics: TopicsView) -> GroupChanges:
-        """Start a new group epoch if the topics have changed. For members with the consumer
-        protocol, heartbeats do this.
+        """Start a new group epoch if the topics have changed. Heartbeats of members with the
+        consumer protocol do this as well.
         """
         changes = GroupChanges(self)
         self._update_epoch(topics, changes, is_bumped=False)
         return changes
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics to which the group subscribes, including topics that do not exist."""
+        """Return the topics that the group subscribes to, including topics that do not exist."""
         names: set[str] = set()
         for member in self.members.values():
             names.update(member.metadata.subscribed_names)
@@ -400,14 +400,16 @@ class ConsumerGroup:
             self.targets.get(member_id, NOTHING),
             self.target_epoch,
             # A member that has not received its epoch has not received the request to revoke
-            # partitions either, so what it owns is no response to that request.
+            # partitions either, so the partitions that it reports are not a response to that
+            # request.
             owned=None if is_repeated else owned,
             subscribed=self._topics_of(member.metadata, topics),
             is_owned=lambda topic, index: index in self._owners.get(topic, ()),
             has_new_subscription=has_new_subscription,
         )
         if is_repeated:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Tolerate several lost responses in a row. Kafka fences the member after the second
+            # one.
             current = replace(current, previous_epoch=member.current.previous_epoch)
         if current == member.current:
             return
@@ -506,7 +508,7 @@ class ConsumerGroup:
         return bool(members) and all(member.metadata.classic is not None for member in members)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
-        """Remove members that have not sent a heartbeat, or not revoked their partitions, in
+        """Remove members that have not sent a heartbeat, or have not revoked their partitions, in
         time.
         """
         changes = GroupChanges(self)

@@ -39,7 +39,7 @@ class ConsumerLimits:
     classic_members_max: int = 1_000
     """Maximum number of members of a group that is converted to classic."""
     regex_refresh_interval_ms: int = 600_000
-    """How long the matches of a regular expression are valid before permissions are checked
+    """How long the matches of a regular expression remain valid before permissions are checked
     again.
     """
 

@@ -1,5 +1,5 @@
 """Move a member towards its target assignment (KIP-848): it first revokes partitions, then receives
-free ones.
+unowned ones.
 """
 
 from collections.abc import Callable, Collection

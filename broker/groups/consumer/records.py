@@ -151,7 +151,7 @@ def _read_regex(reader: Reader) -> ResolvedRegex:
 
 
 def _write_nothing(writer: Writer, value: object) -> None:
-    """Do nothing: partition metadata is read, but never written."""
+    """Do nothing, because partition metadata is read but never written."""
 
 
 def _skip(reader: Reader) -> int:

@@ -69,9 +69,9 @@ _BOUNDED: Final = (
     _bounded(known.STREAMS_SESSION_TIMEOUT),
     _Bounded(known.STREAMS_STANDBY_REPLICAS, None, "group.streams.max.standby.replicas"),
 )
-"""In the order in which Kafka checks these configs."""
+"""Sorted in the order in which Kafka checks these configs."""
 _WITHOUT_SETTING: Final = frozenset({known.SHARE_AUTO_OFFSET_RESET, known.SHARE_ISOLATION_LEVEL})
-"""Configs without a broker setting."""
+"""Configs that have no broker setting."""
 
 
 def _setting(config: BrokerConfig, name: str) -> int:
@@ -81,7 +81,7 @@ def _setting(config: BrokerConfig, name: str) -> int:
 
 
 def group_defaults(config: BrokerConfig) -> dict[str, str]:
-    """Return the defaults of group configs in this broker."""
+    """Return the defaults of group configs on this broker."""
     return {
         name: known_config.default
         if name in _WITHOUT_SETTING
@@ -157,7 +157,7 @@ def group_configs(image: MetadataImage, config: BrokerConfig) -> GroupConfigs:
 
 
 def parse_initial_offset(value: str) -> InitialOffset:
-    """Parse a valid value of `share.auto.offset.reset`. An empty value stands for the default."""
+    """Parse a valid value of `share.auto.offset.reset`. An empty value means the default."""
     found = re.fullmatch(known.DURATION_PREFIX + known.DURATION_PATTERN, value)
     if found is None:
         return InitialOffset(is_earliest=value == "earliest")

@@ -117,8 +117,7 @@ class ConsumerCoordinator:
         may_describe: Callable[[str], bool] | None = None,
         connection_id: int | None = None,
     ) -> HeartbeatResult:
-        """Handle ConsumerGroupHeartbeat. Returns after the response has become durable. Raises
-        LateRequest.
+        """Handle ConsumerGroupHeartbeat. Returns once the response is durable. Raises LateRequest.
 
         version: the request version. Version 0 members receive an id when they join. may_describe:
         returns whether the client may describe a topic; None permits all topics. connection_id: see
@@ -146,8 +145,9 @@ class ConsumerCoordinator:
     async def _match_topics(
         self, group_id: str, request: HeartbeatRequest, topics: ImageTopics | DescribableTopics
     ) -> None:
-        """Match regular expressions with thousands of topics, and check the permissions on them, in
-        slices that do not delay other requests. The heartbeat then uses the cached results.
+        """Match regular expressions with thousands of topics, and check the permissions on these
+        topics, in slices that do not delay other requests. The heartbeat then uses the cached
+        results.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         consumer = None if isinstance(group, ErrorCode) else group.consumer
@@ -165,12 +165,12 @@ class ConsumerCoordinator:
                 for _ in topics.check_in_slices(wanted):
                     await asyncio.sleep(0)
         except RegexInvalid:
-            return  # the heartbeat is rejected
+            return  # the heartbeat will be rejected
 
     def _step(
         self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
-        """Change the group and start to write the change. Raises HeartbeatRefused."""
+        """Change the group and start writing the change. Raises HeartbeatRefused."""
         if group.consumer is None:
             return self._begin(group, request, topics)
         consumer = self._current(group)
@@ -250,7 +250,7 @@ class ConsumerCoordinator:
             return JoinResult(error=refused.result.error, member_id=request.member_id)
         if request.instance_id is None:
             outcome = self._write(group, changes)
-        else:  # the member may have replaced the last one with the consumer protocol
+        else:  # the member may have replaced the last member with the consumer protocol
             outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         code = await outcome
@@ -287,8 +287,8 @@ class ConsumerCoordinator:
     async def leave(
         self, group: Group, members: Sequence[tuple[str, str | None]]
     ) -> ErrorCode | list[ErrorCode]:
-        """Handle LeaveGroup for members, given as (member id, instance id). Returns after the
-        response has become durable.
+        """Handle LeaveGroup for members, given as (member id, instance id). Returns once the
+        response is durable.
         """
         consumer = self._current(group)
         errors, changes = leave_classic(consumer, members, self._topics)
@@ -392,7 +392,7 @@ class ConsumerCoordinator:
         if isinstance(group, ErrorCode):
             return group
         consumer = group.consumer
-        # With epoch 0, the deletion of the group is in flight.
+        # Epoch 0 means that the deletion of the group is in flight.
         if consumer is None or consumer.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ConsumerGroupDescription(

@@ -107,7 +107,7 @@ class GroupCoordinator:
         streams_limits: Callable[[str], StreamsLimits] = lambda _: StreamsLimits(),
         offset_topics: OffsetTopics | None = None,
     ) -> None:
-        """offset_topics: None only in tests without topics."""
+        """offset_topics: None only in tests that use no topics."""
         self._limits = limits
         self._now_ms = now_ms
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
@@ -130,8 +130,8 @@ class GroupCoordinator:
             None if offset_topics is None else OffsetSweep(self, self._shards, offset_topics)
         )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
-        """By partition, the transactions that ended after the part of the log that is being
-        loaded.
+        """For each loading partition, the transactions that ended after the part of the log that is
+        being loaded.
         """
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
@@ -199,8 +199,8 @@ class GroupCoordinator:
         async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
-        # Do not await below, so that sessions start only when members can reach the group, and no
-        # marker or changed limit is missed.
+        # Do not await below: sessions must start only when members can reach the group, and no
+        # marker or changed limit may be missed.
         for group in state.groups.values():
             group.classic.limits = self._limits
         for group_id in records:
@@ -232,7 +232,7 @@ class GroupCoordinator:
         offsets: dict[str, GroupOffsets],
         consumers: ConsumerRecords,
     ) -> None:
-        """Create the groups with a group record, then those with offsets only."""
+        """Create the groups that have a group record, then the groups that only have offsets."""
         with_record = dict.fromkeys([*records, *consumers])
         without_record = [
             group_id
@@ -277,8 +277,8 @@ class GroupCoordinator:
     def _find_with_offsets(
         self, group_id: str, *, create: bool, is_read: bool = False
     ) -> Group | ErrorCode:
-        """Return the group, or an error for a share group, which commits no offsets and accepts
-        only share members.
+        """Return the group, or an error for a share group, which does not commit offsets and
+        accepts only share members.
         """
         group = self.find(group_id, create=create, is_read=is_read)
         is_share = isinstance(group, Group) and group.share is not None
@@ -385,8 +385,8 @@ class GroupCoordinator:
             )
         present = (group.consumer or group.classic).members
         for member_id, _ in members:
-            # End only current members. An unknown member may still join: a consumer group does not
-            # store the member ids that it has generated, so it accepts unknown ids.
+            # End only current members. An unknown member may still join, because a consumer group
+            # does not store the member ids that it has generated and thus accepts unknown ids.
             if connection_id is not None and member_id in present:
                 self._requests.end_member(apis.JOIN_GROUP.key, group_id, member_id, connection_id)
         if group.consumer is not None:
@@ -457,8 +457,8 @@ class GroupCoordinator:
         """Commit offsets as part of a transaction. They are durable if the result is NONE, and
         become visible after `complete_transaction`.
 
-        member: (member id, instance id, generation). Clients older than KIP-447 send none of these,
-        and are not checked.
+        member: (member id, instance id, generation). Clients older than KIP-447 send none of these
+        fields and are not checked.
         """
         if group_id == "":
             return dict.fromkeys(offsets, ErrorCode.INVALID_GROUP_ID)
@@ -636,7 +636,7 @@ class GroupCoordinator:
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """Describe a classic group. Unknown groups and groups of other types are described as dead,
+        """Describe a classic group. Unknown groups and groups of other types are reported as dead,
         without an error (DescribeGroups up to version 5).
         """
         group = self.find(group_id, create=False)
@@ -646,8 +646,8 @@ class GroupCoordinator:
         return group if isinstance(group, ErrorCode) else describe(group)
 
     def unknown_group(self, group_id: str) -> str | None:
-        """Return Kafka's error message if this broker coordinates the id and has no classic group
-        with it, otherwise None.
+        """Return Kafka's error message if this broker coordinates the id but no classic group with
+        this id exists, otherwise None.
         """
         group = self.find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:

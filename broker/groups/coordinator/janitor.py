@@ -37,7 +37,7 @@ class GroupJanitor:
     """Deletes groups and offsets of one coordinator, on request and when they expire.
 
     Expiration never appends a tombstone while a commit of the same offset is in flight, and a group
-    with a record in flight is not dropped, so that a commit that follows the deletion is not lost.
+    with a record in flight is not dropped, so that a commit after the deletion is not lost.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GroupJanitor:
         return results if outcome is ErrorCode.NONE else outcome
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
-        """Return the partitions whose first offset is in a record in flight."""
+        """Return the partitions whose first committed offset is in a record in flight."""
         group_id, known = group.classic.group_id, set(group.offsets.known())
         decoded = (
             [decode_key(key) for key in self._shards.in_flight(group.partition)]
@@ -123,7 +123,7 @@ class GroupJanitor:
             group.offsets.drop(keys)
             group.record = None
             group.consumer_records.clear()
-            if group.modern is not None and group.modern.epoch == 0:  # nobody has joined meanwhile
+            if group.modern is not None and group.modern.epoch == 0:  # nobody has joined since
                 group.consumer = group.share = group.streams = None
             self._home.forget_unused(group)
 

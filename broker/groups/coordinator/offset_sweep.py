@@ -24,7 +24,7 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 SWEEP_DELAY_S: Final = 1.0
-"""Delay before a sweep, so that one sweep handles several changes."""
+"""Delay before a sweep, so that a single sweep can handle several changes."""
 SWEEP_AGAIN_S: Final = 10.0
 """Pause before the next sweep if a sweep had to skip offsets."""
 APPENDS_MAX: Final = 100
@@ -65,8 +65,8 @@ class OffsetChanges:
 def find_changes(
     offsets: GroupOffsets, topics: OffsetTopics, is_busy: Callable[[TopicPartition], bool]
 ) -> OffsetChanges:
-    """Return the changes that the offsets need. is_busy: returns whether a record of the partition
-    is in flight.
+    """Return the changes that these offsets require. is_busy: returns whether a record of the
+    partition is in flight.
     """
     changes = OffsetChanges()
     for key, value in offsets.committed.items():
@@ -99,7 +99,7 @@ def _target(
     name = topics.name_of(value.topic_id)
     if name is not None:
         return name, key[1]
-    # Without a topic id in its record, the offset would apply to a new topic with this name.
+    # If its record contained no topic id, the offset would apply to a new topic with this name.
     is_safe = topics.stores_ids or topics.id_of(key[0]) is None
     return key if topics.can_return(value.topic_id) and is_safe else None
 
@@ -224,7 +224,7 @@ class OffsetSweep:
 
 
 async def _failed_count(appends: "list[asyncio.Future[ErrorCode]]") -> int:
-    """Wait for all appends and clear them. Return the number of failed appends."""
+    """Wait for all appends and clear the list. Return the number of failed appends."""
     outcomes = await asyncio.gather(*appends)
     appends.clear()
     return sum(code is not ErrorCode.NONE for code in outcomes)

@@ -53,7 +53,7 @@ class Group:
     record: bytes | None = None
     """Value of the newest durable record of the classic group."""
     appends_count: int = 0
-    """Number of appends of this group in flight."""
+    """Number of in-flight appends of this group."""
     consumer: ConsumerGroup | None = None
     """The group, if it uses the consumer protocol (KIP-848)."""
     consumer_timer: asyncio.TimerHandle | None = None
@@ -109,7 +109,7 @@ class OffsetsPartition:
     partition: int
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
     open_groups: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
-    """By producer id, the groups with offsets in the producer's open transaction."""
+    """For each producer id, the groups with offsets in the open transaction of the producer."""
 
 
 class LiveGroups:
@@ -205,11 +205,11 @@ _KINDS_WITHOUT_MEMBERS: Final[Mapping[GroupType, tuple[ConsumerRecordKind, ...]]
         ConsumerRecordKind.STREAMS_TOPOLOGY,
     ),
 }
-"""Kinds of records that a group without members has, in the order in which Kafka deletes them."""
+"""Kinds of records that an empty group may still have, in the order in which Kafka deletes them."""
 
 
 def consumer_tombstones(group: Group) -> list[KeyValue]:
-    """Return the tombstones of a consumer, share or streams group without members."""
+    """Return the tombstones of an empty consumer, share or streams group."""
     group_id = group.classic.group_id
     always = _KINDS_WITHOUT_MEMBERS[_type_now(group)]
     own = [encode_consumer_key(ConsumerRecordKey(kind, group_id)) for kind in always]
@@ -217,9 +217,7 @@ def consumer_tombstones(group: Group) -> list[KeyValue]:
 
 
 def emptied(group: Group) -> GroupChanges | None:
-    """Apply the tombstones of a group without members to its state. Returns None for a classic
-    group.
-    """
+    """Apply the tombstones of an empty group to its state. Returns None for a classic group."""
     if group.modern is None:
         return None
     changes = GroupChanges(group.modern)
@@ -251,8 +249,8 @@ def replay(
 ) -> int:
     """Apply a batch of the log to the state. Return the number of malformed records.
 
-    Replaying the whole log restores the coordinator's state, except for the parts that exist only
-    in memory.
+    Replaying the whole log restores the coordinator's state, except for the parts that are kept
+    only in memory.
     """
     if batch.committed is not None:
         _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)

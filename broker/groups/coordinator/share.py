@@ -52,8 +52,8 @@ log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 StartOffsets: TypeAlias = Mapping[UUID, Mapping[int, int | None]]
-"""By topic and partition. None for an existing state that must keep its start offset, because an
-alteration may or may not have changed it.
+"""Start offsets by topic and partition. None for an existing state whose start offset must be kept,
+because an alteration with an unknown outcome may have changed it.
 """
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
@@ -61,7 +61,7 @@ CHANGES_MAX: Final = 10
 """Maximum number of concurrent requests that alter or delete states of one group."""
 _EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Error codes of a deletion after which no state exists."""
+"""Error codes of a deletion that mean that no state exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,7 @@ class ShareGroups:
     async def heartbeat(
         self, group_id: str, request: ShareHeartbeatRequest, connection_id: int | None = None
     ) -> HeartbeatResult:
-        """Handle ShareGroupHeartbeat. Returns after the response has become durable. Raises
-        LateRequest.
+        """Handle ShareGroupHeartbeat. Returns once the response is durable. Raises LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -149,7 +148,7 @@ class ShareGroups:
     def _step(
         self, group: Group, request: ShareHeartbeatRequest
     ) -> tuple[HeartbeatResult, Outcome]:
-        """Change the group and start to write the change. Raises HeartbeatRefused."""
+        """Change the group and start writing the change. Raises HeartbeatRefused."""
         share = group.share
         if share is None:
             return self._begin(group, request)
@@ -215,9 +214,9 @@ class ShareGroups:
         task.add_done_callback(_record_failure)
 
     async def _in_turn(self, group_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Do the work after earlier changes of the group's states, in a task that continues if its
-        caller is cancelled. Raises HeartbeatRefused with COORDINATOR_NOT_AVAILABLE if too many
-        changes are waiting.
+        """Run the work once all earlier changes of the group's states are complete, in a task that
+        continues if its caller is cancelled. Raises HeartbeatRefused with COORDINATOR_NOT_AVAILABLE
+        if too many changes are waiting.
         """
         earlier = [task for task, owner in self._changes.items() if owner == group_id]
         if len(earlier) >= CHANGES_MAX:
@@ -269,8 +268,8 @@ class ShareGroups:
         self, group: Group, share: ShareGroup, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
         """Initialize states that an earlier group with this id has left or deleted, in an epoch
-        above theirs. The epoch must be recorded first, so that a coordinator which has lost the
-        partition fails.
+        above theirs. The epoch must be recorded first, so that a coordinator that has lost the
+        partition fails at this point.
         """
         keys = [
             SharePartitionKey(share.group_id, topic_id, index)
@@ -292,8 +291,8 @@ class ShareGroups:
     ) -> int | ErrorCode:
         """Start a group epoch above the epochs of these states, and return it.
 
-        is_deletion: fail if the group has members. Their heartbeats would initialize states in this
-        epoch, and a late copy of the deletion would delete these.
+        is_deletion: fail if the group has members, whose heartbeats would initialize states in this
+        epoch; a late copy of the deletion would then delete these states.
         """
         left = await asyncio.gather(*map(self._epoch_of, keys))
         if not self._is_current(group, share):
@@ -301,7 +300,7 @@ class ShareGroups:
         if is_deletion and share.members:
             return ErrorCode.NON_EMPTY_GROUP
         highest = max(left, default=0)
-        if highest >= _EPOCH_MAX:  # too high for the state of a group
+        if highest >= _EPOCH_MAX:  # no group epoch can exceed it
             return ErrorCode.FENCED_STATE_EPOCH
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
@@ -390,7 +389,7 @@ class ShareGroups:
         before = share.partitions
         changes = share.begin_deletion(wanted)
         try:
-            # From here on, members may join. Their epochs may be lost and reused.
+            # Members may join from here on, and their epochs may be lost and reused.
             epoch, code = share.epoch, await self._journal.write(group, changes)
             if code is not ErrorCode.NONE:
                 return code
@@ -423,8 +422,8 @@ class ShareGroups:
         return await asyncio.gather(*(self._delete_state(key, epoch) for key in keys))
 
     def _indexes(self, topic_id: UUID, *known: NamedPartitions) -> frozenset[int]:
-        """Return the partitions of a topic that may have a state: the known ones, and all that
-        exist, because an earlier deletion may have failed.
+        """Return the partitions of a topic that may have a state: the known partitions and all
+        existing ones, because an earlier deletion may have failed.
         """
         found = frozenset(range(self._topics.partition_count(topic_id)))
         for partitions in known:
@@ -527,14 +526,14 @@ class ShareGroups:
         return {} if group.share is None else indexes_of(group.share.partitions.initialized)
 
     async def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
-        """Return a group without members, after pending initializations of its states have ended.
-        They would otherwise leave states behind. Raises HeartbeatRefused.
+        """Return a group without members, once pending initializations of its states have ended.
+        Otherwise, they would leave states behind. Raises HeartbeatRefused.
         """
         found = self._find_empty(group_id, create=create)
         if earlier := self._initializations_of(group_id):
             await asyncio.wait(earlier)
             found = self._find_empty(group_id, create=create)
-            # These were started for members that have joined and left meanwhile.
+            # These initializations were started for members that have since left.
             if self._initializations_of(group_id):
                 raise _refusal(ErrorCode.NON_EMPTY_GROUP)
         return found
@@ -594,7 +593,7 @@ class ShareGroups:
         if isinstance(group, ErrorCode):
             return group
         share = group.share
-        # With epoch 0, the deletion of the group is in flight.
+        # Epoch 0 means that the deletion of the group is in flight.
         if share is None or share.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ShareGroupDescription(

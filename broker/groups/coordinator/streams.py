@@ -70,8 +70,7 @@ class StreamsGroups:
     async def heartbeat(
         self, group_id: str, request: StreamsHeartbeatRequest, connection_id: int | None = None
     ) -> StreamsHeartbeatResult:
-        """Handle StreamsGroupHeartbeat. Returns after the response has become durable. Raises
-        LateRequest.
+        """Handle StreamsGroupHeartbeat. Returns once the response is durable. Raises LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -93,7 +92,7 @@ class StreamsGroups:
     def _step(
         self, group: Group, request: StreamsHeartbeatRequest
     ) -> tuple[StreamsHeartbeatResult, Outcome]:
-        """Change the group and start to write the change. Raises HeartbeatRefused."""
+        """Change the group and start writing the change. Raises HeartbeatRefused."""
         streams = group.streams
         if streams is None:
             return self._begin(group, request)

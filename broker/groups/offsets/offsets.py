@@ -74,8 +74,8 @@ class GroupOffsets:
                     offsets[key] = replace(value, topic_id=owner(key[0]))
 
     def compare(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> tuple[bool, bool]:
-        """Return whether these offsets only advance known ones, and whether they move any back.
-        Offsets that are being appended are included in the comparison.
+        """Return whether these offsets only advance known offsets, and whether they move any offset
+        back. Offsets that are being appended are included in the comparison.
         """
         advances, moves_back = True, False
         for key, value in offsets.items():
@@ -87,7 +87,9 @@ class GroupOffsets:
         return advances, moves_back
 
     def begin_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Record that these offsets are being appended. Call `end_append` afterwards."""
+        """Record that these offsets are being appended. The caller must call `end_append` when the
+        append ends.
+        """
         self._appending.update(offsets)
 
     def end_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -115,7 +117,7 @@ class GroupOffsets:
         self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
     ) -> PendingOffsets:
         """Add offsets of a transaction that are being appended. Their partitions become unstable.
-        Afterwards, either set `is_durable` or call `unstage`.
+        The caller must then either set `is_durable` or call `unstage`.
         """
         pending = PendingOffsets(producer_id, dict(offsets))
         self._pending.append(pending)
@@ -127,10 +129,10 @@ class GroupOffsets:
             self._pending.remove(pending)
 
     def complete(self, producer_id: int, *, committed: bool) -> bool:
-        """End the producer's transaction, whose marker is durable. Return False if it has no
-        pending offsets.
+        """End the producer's transaction after its marker has become durable. Return False if it
+        has no pending offsets.
 
-        Afterwards, each partition has the offset that was appended last, inside or outside of a
+        Each partition then has the offset that was appended last, inside or outside of a
         transaction.
         """
         ended = [
@@ -152,7 +154,7 @@ class GroupOffsets:
 
 
 def _is_advanced_by(known: CommittedOffset, value: CommittedOffset) -> bool:
-    """Return whether a commit does not move a known offset back."""
+    """Return True unless the commit moves a known offset back."""
     if known.topic_id != value.topic_id:
         return False
     is_same = (known.leader_epoch, known.metadata) == (value.leader_epoch, value.metadata)

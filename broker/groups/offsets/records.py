@@ -19,7 +19,7 @@ _I64 = struct.Struct(">q")
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 PLAIN_OFFSETS: Final = 3
-"""The last version of offset values, which have no topic id in this version."""
+"""The last version of offset values without a topic id."""
 OFFSETS_WITH_IDS: Final = 4
 """The first version of offset values that may contain a topic id. It is flexible."""
 _TOPIC_ID_TAG: Final = 0
@@ -94,7 +94,7 @@ class _Writer:
 
 
 class _Reader:
-    """A bounds-checked reader, because the log may be corrupt or written by another tool."""
+    """A bounds-checked reader, needed because the log may be corrupt or written by another tool."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -246,8 +246,8 @@ def encode_group_value(value: GroupSnapshot) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupSnapshot:
-    """Decode a group. Members offer only the selected protocol, because Kafka's format stores no
-    other.
+    """Decode a group. The decoded members offer only the selected protocol, because Kafka's format
+    does not store others.
     """
     reader = _Reader(data)
     version = reader.i16()

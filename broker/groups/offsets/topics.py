@@ -1,7 +1,7 @@
 """Determine the topic of a committed offset. Offsets belong to a topic id, not to a topic name.
 
-Records without a topic id belong to the topic with their name. From level 1 of `offsets.version`
-on, this topic must have existed at the upgrade.
+A record without a topic id belongs to the topic with the name in the record. From level 1 of
+`offsets.version` on, this topic must have existed at the time of the upgrade.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,9 @@ class OffsetTopics:
         return self._image().frozen_topics.deleted_by_id(topic_id) is not None
 
     def owner_of_plain(self, name: str) -> UUID | None:
-        """Return the topic id for an offset whose record has none, or None."""
+        """Return the topic id for an offset whose record contains none, or None if there is no such
+        topic.
+        """
         image = self._image()
         topic = image.topics.by_name(name)
         if topic is not None and _owns_plain(image, topic):

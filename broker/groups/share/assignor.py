@@ -2,7 +2,7 @@
 members may read the same partition.
 
 Members keep their partitions as long as the assignment is balanced. If there are fewer partitions
-than members, partitions have several readers, so that every member has one.
+than members, several members share a partition, so that every member has at least one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +45,8 @@ def assign_shared(
 def _pools(
     members: Sequence[ShareSubscriber], assignable: Assignment
 ) -> Iterator[tuple[list[Partition], list[ShareSubscriber]]]:
-    """Yield sets of partitions with the members among which they are balanced: a single set if all
-    members subscribe to the same topics, otherwise one set per topic.
+    """Yield sets of partitions, each with the members among which it is balanced: a single set if
+    all members subscribe to the same topics, otherwise one set per topic.
     """
     topics = sorted(assignable, key=lambda topic: topic.int)
     if all(member.topics == members[0].topics for member in members):
@@ -114,7 +114,7 @@ def _fill(
     held: Mapping[str, set[Partition]],
 ) -> None:
     """Assign the rest round-robin, starting with partitions without a reader. A partition gets no
-    further reader if all members below their quota already read it.
+    additional reader if all members below their quota already read it.
     """
     unfilled = [member_id for member_id, mine in held.items() if len(mine) < quotas[member_id]]
     for partition, count in sorted(readers.items(), key=lambda item: item[1]):

@@ -142,7 +142,7 @@ class ShareGroup:
     # --- the group epoch and targets --------------------------------------------------------------
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics to which the group subscribes, including topics that do not exist."""
+        """Return the topics that the group subscribes to, including topics that do not exist."""
         return {
             name for member in self.members.values() for name in member.metadata.subscribed_names
         }
@@ -230,7 +230,8 @@ class ShareGroup:
         target = self.targets.get(member_id, NOTHING)
         assigned = {topic: indexes for topic, indexes in target.items() if topic in subscribed}
         if current.epoch != self.target_epoch:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Tolerate several lost responses in a row. Kafka fences the member after the second
+            # one.
             is_repeated = JOIN_EPOCH < sent_epoch < current.epoch
             previous = current.previous_epoch if is_repeated else current.epoch
             current = ShareAssignment(self.target_epoch, previous, assigned)
@@ -287,7 +288,7 @@ class ShareGroup:
         return missing
 
     def raise_epoch(self, above: int) -> GroupChanges:
-        """Start a group epoch above the current one and above `above`."""
+        """Start a group epoch higher than both the current one and `above`."""
         changes = GroupChanges(self)
         value = ShareEpoch(max(self.epoch, above) + 1, self.metadata_hash)
         changes.put(ConsumerRecordKind.SHARE_GROUP, value)
@@ -309,13 +310,13 @@ class ShareGroup:
 
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
         """Record which states exist now. The failed ones remain recorded as initializing, because
-        the request may still take effect: the next heartbeat retries them, and a deletion includes
-        them.
+        their request may still take effect: the next heartbeat retries them, and a deletion
+        includes them.
         """
         changes = GroupChanges(self)
         self._busy = without_partitions(self._busy, indexes_of(with_partitions(done, failed)))
         known = self.partitions
-        noted = {  # without topics that have been deleted meanwhile
+        noted = {  # excludes topics that have been deleted in the meantime
             topic_id: value for topic_id, value in done.items() if topic_id in known.initializing
         }
         value = replace(

@@ -27,7 +27,7 @@ from penstock.broker.groups.share.values import (
 from penstock.protocol.primitives import Reader, Writer
 
 _STABLE: Final = 0
-"""The only member state, because members share partitions and never have to revoke any first."""
+"""The only member state, because members share partitions and never have to revoke them."""
 
 
 def _write_metadata(writer: Writer, value: ShareMetadata) -> None:

@@ -32,11 +32,11 @@ def assign_tasks(
     """Return the tasks of each member.
 
     Members are threads, and the threads of a process share its state directory. An active task
-    stays with its member, or moves to one that had it as a standby task, as long as that member
-    does not exceed an equal share. The other tasks are assigned to the members with the fewest
-    tasks. Standby tasks are assigned to other processes in the same way. A process has each task at
-    most once, and the numbers of active tasks of any two members differ by at most one. The result
-    does not depend on the order of the arguments.
+    stays with its member, or moves to a member that had it as a standby task, unless that member
+    would exceed an equal share. The other tasks are assigned to the members with the fewest tasks.
+    Standby tasks are assigned to other processes in the same way. A process has each task at most
+    once, and the numbers of active tasks of any two members differ by at most one. The result does
+    not depend on the order of the arguments.
     """
     if not members:
         return {}
@@ -98,8 +98,8 @@ class _Member:
         self.standby: set[Task] = set()
         self.count = 0
         self.place = (process.member_count, process.process_id)
-        """Breaks ties between members with equally many tasks: the one with the lowest place is
-        assigned the next task. Consecutive places belong to different processes.
+        """Breaks ties between members with the same number of tasks: the member with the lowest
+        place is assigned the next task. Consecutive places belong to different processes.
         """
         process.members.append((0, process.member_count, self))
         process.member_count += 1
@@ -111,8 +111,8 @@ class _Member:
 
     @property
     def rank(self) -> tuple[tuple[float, str], int]:
-        """Of the members that had a task as a standby task, the one with the lowest rank gets
-        it.
+        """If several members had a task as a standby task, the one with the lowest rank is assigned
+        the task.
         """
         return self.process.rank, self.count
 
@@ -189,7 +189,9 @@ class _Assignment:
                     break
 
     def _keep_standby(self, task: Task) -> bool:
-        """Assign a standby task to a member that had the task, as active or standby."""
+        """Assign a standby task to a member that previously had the task, as an active or standby
+        task.
+        """
         active = self._active_before.get(task)
         if active is not None and self._has_room(active, task):
             self._add_standby(active, task)

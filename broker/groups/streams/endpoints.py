@@ -1,4 +1,4 @@
-"""The endpoints at which an application serves interactive queries, with the partitions of each
+"""The endpoints that serve an application's interactive queries, with the partitions of each
 (KIP-1071, KIP-535).
 """
 

@@ -252,7 +252,7 @@ class StreamsGroup:
         """Return the topology of the group, which the first member sets."""
         known = self.topology
         if known is None:
-            if sent is None:  # members have no topology only if the log is damaged
+            if sent is None:  # a group with members lacks a topology only if the log is damaged
                 raise HeartbeatRefused(
                     ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message
                 )
@@ -344,12 +344,13 @@ class StreamsGroup:
             NO_TASKS if is_delayed else self.targets.get(member_id, NO_TASKS),
             max(1, self.target_epoch) if is_delayed else self.target_epoch,
             # A member that has not received its epoch has not received the request to revoke tasks
-            # either, so what it owns is no response to that request.
+            # either, so the tasks that it reports are not a response to that request.
             owned=None if is_repeated else request.owned,
             owners=self,
         )
         if is_repeated:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Tolerate several lost responses in a row. Kafka fences the member after the second
+            # one.
             current = replace(current, previous_epoch=before.current.previous_epoch)
         if current == before.current:
             return
@@ -406,8 +407,8 @@ class StreamsGroup:
         self.deadlines.await_heartbeat(member_id, now_ms + self.limits.session_timeout_ms)
 
     def tick(self, now_ms: int) -> GroupChanges:
-        """Remove members that have not sent a heartbeat, or not revoked their tasks, in time. Make
-        the first assignment when it is due.
+        """Remove members that have not sent a heartbeat, or have not revoked their tasks, in time.
+        Make the first assignment when it is due.
         """
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
@@ -444,7 +445,7 @@ class StreamsGroup:
     ) -> ErrorCode:
         """Check whether this caller may commit offsets of these partitions. A caller that is not a
         member (epoch -1) may commit while the group has no members. An earlier epoch is accepted if
-        the member already had the tasks of these partitions in that epoch.
+        the member already had the tasks for these partitions in that epoch.
 
         supports_epochs: False for a request version without member epochs, which only classic
         members may use.

@@ -24,7 +24,7 @@ TASKS_MAX: Final = 10_000
 10 ms, or for about 50 ms with two standby tasks for each.
 """
 STANDBY_REPLICAS: Final = "num.standby.replicas"
-"""The name under which the records of a group store this config."""
+"""Name of this config in the records of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StreamsLimits:
 
 
 class Status(IntEnum):
-    """Statuses of a group that are sent to its members, with the protocol's numbers."""
+    """Group statuses that are sent to the members, with the protocol's numbers."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -100,7 +100,7 @@ class StreamsHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPartitions:
-    """The partitions whose state an application serves at one of its endpoints."""
+    """The partitions whose state one endpoint of an application serves."""
 
     endpoint: tuple[str, int]
     active: Mapping[str, list[int]]

@@ -1,5 +1,5 @@
 """Move a member of a streams group towards its target assignment (KIP-1071): it first revokes
-tasks, then receives free ones.
+tasks, then receives unowned ones.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

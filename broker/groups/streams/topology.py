@@ -1,4 +1,4 @@
-"""Determine the required partition counts of a topology's topics, and which topics are missing
+"""Determine the required partition counts of a topology's topics and the missing topics
 (KIP-1071).
 """
 
@@ -36,11 +36,11 @@ class ConfiguredTopology:
     subtopologies: Mapping[str, ConfiguredSubtopology] = field(
         default_factory=dict[str, ConfiguredSubtopology]
     )
-    """In the order of their ids; empty if the topics are invalid."""
+    """Subtopologies ordered by id; empty if the topics are invalid."""
     missing: Mapping[str, MissingTopic] = field(default_factory=dict[str, MissingTopic])
     """Internal topics that do not exist yet."""
     problem: tuple[Status, str] | None = None
-    """Why no tasks can be assigned."""
+    """The reason why no tasks can be assigned."""
 
     @property
     def is_ready(self) -> bool:
@@ -177,7 +177,9 @@ class _Configuration:
         return None if topic_id is None else self._topics.partition_count(topic_id)
 
     def _count(self, name: str) -> int | None:
-        """Return the partition count of the topic, or the computed one if it does not exist."""
+        """Return the partition count of the topic, or the computed one if the topic does not
+        exist.
+        """
         existing = self._existing(name)
         return self._decided.get(name) if existing is None else existing
 

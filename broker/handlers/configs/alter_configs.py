@@ -1,5 +1,5 @@
 """IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and client
-metrics subscriptions at the controller, and log levels in this broker.
+metrics subscriptions at the controller, and log levels on this broker.
 
 The changes of one resource are atomic. Appending to a list sets its new value, which the controller
 rejects if the list has changed since this broker read it.
@@ -56,7 +56,7 @@ _APPEND: Final = 2
 _SUBTRACT: Final = 3
 _OF_LISTS: Final = frozenset({_APPEND, _SUBTRACT})
 _ATTEMPTS_MAX: Final = 10
-"""Maximum number of attempts to change a list that others change concurrently."""
+"""Maximum number of attempts to change a list that other clients change concurrently."""
 _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
@@ -211,7 +211,7 @@ def _list_default(node: Node, resource_type: int, name: str) -> str | None:
 
 
 def _check_resource(node: Node, resource: _Resource) -> None:
-    """Raises _Refused if the request for this resource must not be sent to the controller."""
+    """Raise _Refused if the request for this resource must not be sent to the controller."""
     resource_type, name = resource
     if resource_type == BROKER_LOGGER_RESOURCE:
         problem = "AlterConfigs cannot change levels of loggers: use IncrementalAlterConfigs"
@@ -260,7 +260,7 @@ async def _checked(
 async def _check_schemas(
     node: Node, present: Mapping[str, str], values: Mapping[str, str | None]
 ) -> None:
-    """Raises _Refused if the change leaves the topic with an invalid combination of schema configs.
+    """Raise _Refused if the change leaves the topic with an invalid combination of schema configs.
     Changes of other configs are not checked.
     """
     if not any(map(is_schema_config, values)):

@@ -42,7 +42,7 @@ _TYPES: Final = {
     Kind.SECRET: ConfigType.PASSWORD,
 }
 _NULLABLE: Final = frozenset({Kind.TEXT, Kind.PATH})
-"""Kinds of settings that Kafka reports as null if they have no value."""
+"""Setting types that Kafka reports as null if they have no value."""
 _AUTHORIZER: Final = "authorizer.class.name"
 ALL_BROKERS: Final = ""
 
@@ -57,7 +57,9 @@ class BrokerConfigRefused(Exception):
 
 
 def described_name_problem(node: Node, name: str) -> str:
-    """Return why this broker cannot describe the given broker's configs, or "" if it can."""
+    """Return the reason why this broker cannot describe the given broker's configs, or "" if it
+    can.
+    """
     if name in {ALL_BROKERS, str(node.node_id)}:
         return ""
     if not _is_integer(name):
@@ -68,7 +70,7 @@ def described_name_problem(node: Node, name: str) -> str:
 
 
 def broker_entries(node: Node) -> list[ConfigEntry]:
-    """Return all settings of this broker, including settings without effect if they are set."""
+    """Return all settings of this broker, including settings that are set but have no effect."""
     own, common = broker_layers(node)
     return [
         *(_entry(node, field, own, common) for field in all_settings().values()),

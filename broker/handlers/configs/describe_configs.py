@@ -80,8 +80,8 @@ _UNNAMED: Final = {
 
 def topic_entries(node: Node, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return all configs of a topic with the given overrides; internal configs only if they are
-    set. As in Kafka, broker configs are defaults of topic configs; only those of topic configs
-    without effect can be set here. A Kafka 4.2 cluster starts with a broker config for
+    set. As in Kafka, broker configs are defaults of topic configs; here, they can be set only for
+    topic configs that have no effect. A Kafka 4.2 cluster starts with a broker config for
     `min.insync.replicas`, because of its eligible leader replicas.
     """
     layers = broker_layers(node)
@@ -175,8 +175,8 @@ async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
 
 
 def _named_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """Merge repeated resources. Return each resource once with all configs requested for it; a
-    request without a list of names includes all configs.
+    """Merge repeated resources. Return each resource once, with all configs requested for it; a
+    request without a list of names requests all configs.
     """
     wanted: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
@@ -233,8 +233,8 @@ def _describe(
 def configs_denial(
     node: Node, ctx: RequestContext, operation: Operation, resource_type: int, name: str
 ) -> tuple[ErrorCode, str] | None:
-    """Return why the client may not access the configs of a resource in this way. Return None if it
-    may, or if resources of this type have no configs.
+    """Return the reason why the client may not access the configs of a resource in this way. Return
+    None if it may, or if resources of this type have no configs.
     """
     if node.authorizer is None:
         return None

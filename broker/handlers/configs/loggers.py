@@ -55,7 +55,9 @@ class LoggerRefused(Exception):
 
 
 def described_broker_problem(node_id: int, name: str) -> str:
-    """Return why this broker cannot describe the given broker's loggers, or "" if it can."""
+    """Return the reason why this broker cannot describe the given broker's loggers, or "" if it
+    can.
+    """
     if not name:
         return "Broker id must not be empty"
     if _INTEGER.fullmatch(name) is None:

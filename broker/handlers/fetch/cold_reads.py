@@ -26,7 +26,7 @@ from penstock.stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRang
 _log = structlog.get_logger(__name__)
 
 _COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer fails with a retriable error. Blocks that were already read stay
+"""A cold read that takes longer fails with a retriable error. Blocks that it has already read stay
 cached for the retry.
 """
 _COLD_READS_AT_ONCE_COUNT: Final = 8
@@ -101,7 +101,7 @@ class ColdReads:
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except (ObjectCorrupt, ObjectMissing) as error:
             # `stream.read.stream_reader` logs the damage, once per minute and object. The leader
-            # may still have the records in memory, or be able to read them.
+            # may still have the records in memory or be able to read them.
             is_led = partition is not None
             result.error_code = code_of(error) if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
@@ -162,7 +162,7 @@ class ColdReads:
         try:
             records = await self._node.tails.read(view.leader, read)
         except ObjectNotFound:
-            return  # uploaded and deleted meanwhile: the next fetch reads the records from objects
+            return  # uploaded and deleted since: the next fetch reads objects
         if records is None:
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return

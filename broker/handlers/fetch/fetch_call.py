@@ -40,7 +40,7 @@ from penstock.stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000
 """Partitions that are looked up without yielding to the event loop, which takes about 2 ms. A fetch
-of more partitions is treated as a long request, even if they come from its session.
+of more partitions is treated as a long request, even if its session provides them.
 """
 _WAIT_MAX_MS: Final = 300_000
 _UNKNOWN: Final = -1
@@ -111,10 +111,10 @@ class FetchCall:
     ) -> None:
         self.key = key
         self._wait: SameWait | None = None
-        """The wait for which this call is responsible, with identical fetches that follow it."""
+        """The wait that this call owns, and that identical fetches follow."""
         self._config = node.config
         self._counts: list[tuple[Partition, int, int]] = []
-        """Partition, bytes and records of each partition in the response."""
+        """Partition, byte count and record count for each partition in the response."""
         self._call = call
         self._hints: LeaderHints | None = None
         self._node = node
@@ -144,8 +144,8 @@ class FetchCall:
                 self._deny(target)
         self._turns = self._targets
         if self._targets and call.session is None:
-            # If the byte limit is too small for all partitions, the first ones get the bytes, so
-            # the order is rotated. Sessions maintain their own order.
+            # If the byte limit is too small for all partitions, the first ones use them all, so the
+            # order is rotated. Sessions maintain their own order.
             first = self._first(ctx)
             self._turns = self._targets[first:] + self._targets[:first]
 
@@ -251,7 +251,7 @@ class FetchCall:
         return len(self._targets) > _AT_ONCE_COUNT
 
     async def respond_in_slices(self) -> Response:
-        """Respond to a fetch of many partitions, and yield to the event loop in between."""
+        """Respond to a fetch of many partitions, yielding to the event loop between slices."""
         if self._node.authorizer is not None:
             async for target in sliced(self._targets):
                 self._deny(target)
@@ -314,8 +314,8 @@ class FetchCall:
         return bool(self._rack) and self._rack == self._node.config.rack
 
     def _locate_elsewhere(self, target: FetchTarget, topic_name: str) -> None:
-        """Prepare a read of a partition with another leader, as far as this broker has its records.
-        Otherwise keep the error that sends the client to the leader.
+        """Prepare a read of a partition with another leader, as far as this broker can read its
+        records. Otherwise, keep the error that sends the client to the leader.
         """
         wanted, result = target.wanted, target.result
         found = self._node.partitions.committed(topic_name, wanted.partition)
@@ -327,8 +327,8 @@ class FetchCall:
         if found is None or code != ErrorCode.NONE:
             result.error_code = code
             if self._is_near and code != ErrorCode.FENCED_LEADER_EPOCH:
-                # The leader is changing, or it has redirected the client before this broker's image
-                # includes the change.
+                # Either the leader is changing, or it redirected the client before this broker's
+                # image contained the change.
                 target.await_image(self._node.tails.batches_count)
                 self._know_nothing(result)
             return
@@ -346,8 +346,8 @@ class FetchCall:
             self._know_nothing(result)
 
     def _know_nothing(self, result: FetchPartitionResult) -> None:
-        """Return neither records nor offsets, so that the client fetches again immediately. After
-        an error, it would wait for half a second.
+        """Return neither records nor offsets, so that the client fetches again immediately. If it
+        received an error, it would wait for half a second.
         """
         result.error_code = ErrorCode.NONE
         result.high_watermark = result.last_stable_offset = result.log_start_offset = _UNKNOWN
@@ -420,8 +420,8 @@ class FetchCall:
         self, target: FetchTarget, partition: Partition, *, is_cold: bool = False
     ) -> bool:
         """Redirect a client in another rack to a broker in that rack. Return False if there is no
-        such broker, if it neither follows the tail of this partition nor the read is cold, or if
-        the client has returned from it recently.
+        such broker, if the read is not cold and the broker does not follow the tail of this
+        partition, or if the client has recently returned from that broker.
         """
         rack, node = self._rack, self._node
         if not rack or rack == node.config.rack or not partition.accepts_records:
@@ -495,7 +495,7 @@ class FetchCall:
         return True
 
     def _reserve(self, target: FetchTarget, limit_bytes: int) -> None:
-        """Reserve the bytes that the cold read may return. Reserve at least one, so that this
+        """Reserve the bytes that the cold read may return. Reserve at least one byte, so that this
         partition counts as the first one with data.
         """
         target.is_cold = True
@@ -557,7 +557,7 @@ class FetchCall:
             return await self._respond_in_slices() if self.is_long else self.respond()
         finally:
             if wait is not None:
-                self._wait = None  # avoids a reference cycle in every waiting request
+                self._wait = None  # avoids a reference cycle per waiting request
                 wait.pass_on()
 
     async def _read_all_cold(self, cold: list[FetchTarget]) -> None:
@@ -586,8 +586,8 @@ class FetchCall:
         return any(target.has_moved(batches_count) for target in self._targets)
 
     async def _park(self) -> bool:
-        """Wait until enough bytes or an error are available, at most until max_wait. Return False
-        if nothing has changed.
+        """Wait until enough bytes or an error are available, but no longer than max_wait. Return
+        False if nothing has changed.
         """
         self._ctx.waits()
         loop = asyncio.get_running_loop()
@@ -649,7 +649,7 @@ class FetchCall:
         return frame
 
     def _share(self, key: SameKey, frame: Sequence[Buffer]) -> None:
-        """Share the response with identical requests, if they may receive it."""
+        """Share the response with identical requests if their clients may receive it."""
         response = SharedResponse(self, frame) if self.is_shared else None
         if response is not None:
             self._node.coalesced_fetches.note(key, response)
@@ -713,7 +713,7 @@ class FetchCall:
         if leader is None or not self._is_near:
             return
         state = self._node.image.nodes.get(NodeId(leader.leader_id))
-        # Do not redirect clients in the leader's rack. The leader does not redirect them here, and
+        # Do not redirect clients in the leader's rack. The leader did not redirect them here, and
         # two brokers in one rack with different images could redirect a client back and forth
         # without a pause.
         if state is not None and state.rack != self._rack:

@@ -50,8 +50,8 @@ class FetchTarget:
         self.is_denied = False
 
     def is_current(self) -> bool:
-        """Return True if the partition's offsets have not changed and its readers were not notified
-        since it was located.
+        """Return True if, since the partition was located, its offsets have not changed and its
+        readers were not notified.
         """
         found, result = self.partition, self.result
         return (
@@ -91,7 +91,7 @@ class FetchTarget:
     @property
     def ends_wait(self) -> bool:
         """Return whether the client must receive the result immediately, because it contains an
-        error or a closer broker.
+        error or names a closer broker.
         """
         result = self.result
         return result.preferred_read_replica != _NO_REPLICA or (

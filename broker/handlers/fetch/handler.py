@@ -1,7 +1,7 @@
 """Fetch: the hot read path. Cached and read-ahead data is returned immediately, without a task;
-cold reads and waits run in a task. Advancing high watermarks wake parked fetches, so nothing polls.
-`FetchCall` describes the rules, `broker.requests.fetch_sessions` stores state between requests, and
-identical requests share responses (`broker.requests.fetch_coalescing`).
+cold reads and waits run in a task. An advancing high watermark wakes parked fetches, so no polling
+is needed. `FetchCall` describes the rules, `broker.requests.fetch_sessions` stores state between
+requests, and identical requests share responses (`broker.requests.fetch_coalescing`).
 """
 
 from collections.abc import Awaitable

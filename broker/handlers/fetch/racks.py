@@ -23,8 +23,8 @@ _RANGES_MAX: Final = 16
 def broker_in_rack(
     image: MetadataImage, rack: str, topic_id: UUID, partition: int
 ) -> NodeId | None:
-    """Return the live broker in this rack that serves cold reads of the partition, or None. All
-    readers in a rack are assigned the same broker as long as the set of brokers does not change, so
+    """Return the live broker in this rack that serves cold reads of the partition, or None. As long
+    as the set of brokers does not change, all readers in a rack are assigned the same broker, so
     that they share its block cache.
     """
     found = sorted(

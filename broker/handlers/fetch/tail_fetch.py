@@ -17,7 +17,7 @@ from penstock.protocol.gen.fetch import FetchRequest
 
 
 def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:
-    """Return whether the client is a live broker of this cluster. It is then recorded as a
+    """Return whether the client is a live broker of this cluster. If so, record it as a
     follower.
     """
     return (

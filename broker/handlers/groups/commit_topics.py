@@ -23,7 +23,7 @@ class CommitTopics:
         self._node = node
         self._assigned = node.groups.assigned_topics(group_id, member_id)
         self.needs_read = False
-        """Whether an id was taken only from the image, which must therefore be refreshed."""
+        """Whether the image was the only source of an id and must therefore be refreshed."""
 
     def id_of(self, name: str) -> UUID | None:
         """Return the id of a topic. Return None if the topic does not exist, or if the member's
@@ -39,8 +39,8 @@ class CommitTopics:
         return None if topic is None else topic.topic_id
 
     def _may_be(self, topic_id: UUID, name: str) -> bool:
-        """Return whether this is a deleted topic that may have had the name. The names of
-        permanently removed topics are unknown.
+        """Return whether this is a deleted topic that may have had this name. Permanently removed
+        topics may have had any name, because their names are not kept.
         """
         image = self._node.image
         if image.topics.by_id(topic_id) is not None:
@@ -50,7 +50,7 @@ class CommitTopics:
 
 
 def begin_read(node: Node) -> "asyncio.Future[bool] | None":
-    """Start to refresh the image. Return None below level 1 of `offsets.version`, because older
+    """Start refreshing the image. Return None below level 1 of `offsets.version`, because older
     controllers do not support the read.
     """
     return node.confirmed_reads.begin() if stores_ids(node.image) else None

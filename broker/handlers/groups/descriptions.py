@@ -1,5 +1,5 @@
-"""Describe groups of one type. If the client may not describe a topic of the group, an error is
-returned, because the assignments would reveal the topic.
+"""Describe groups of one type. If the client may not describe a topic of the group, the response
+contains an error, because the assignments would reveal the topic.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -50,7 +50,7 @@ async def describe_groups(
 
     describe: describes a group after its coordinator has loaded it. kind: the group type in
     messages. refused: builds a group from an error code, a message and an id. topic_names: returns
-    all topics of a description. serves_brokers: whether brokers may describe every group.
+    all topics of a description. serves_brokers: whether other brokers may describe every group.
     """
     sees_all = serves_brokers and is_broker(node, ctx)
     groups: list[_Described] = []
@@ -79,7 +79,7 @@ async def describe_groups(
 
 
 def _refusal(node: Node, group_id: str, code: ErrorCode, kind: str) -> str:
-    """Return why a group of this type cannot be described."""
+    """Return the reason why a group of this type cannot be described."""
     if code is not ErrorCode.GROUP_ID_NOT_FOUND:
         return code.message
     is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)

@@ -69,7 +69,9 @@ def _is_on(node: Node) -> bool:
 
 
 async def _name_problem(topology: Topology) -> StreamsHeartbeatResult | None:
-    """Return why a topology is rejected for a topic name that applications may not use, or None."""
+    """Return the reason for rejecting a topology that contains a topic name that applications may
+    not use, or None.
+    """
     internal: list[str] = []
     invalid: list[str] = []
     async for name in each_once(_topic_names(topology)):

@@ -1,8 +1,8 @@
-"""Create missing internal topics of streams groups, with the permissions of the client that sent
-the heartbeat (KIP-1071).
+"""Create missing internal topics of streams groups with the client's permissions (KIP-1071).
 
 Heartbeats do not wait: the response has the status MISSING_INTERNAL_TOPICS, and a later heartbeat
-finds the topics. For two heartbeat intervals after a failure, the status contains its reason.
+finds the topics. For two heartbeat intervals after a failure, the status contains the reason for
+the failure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _UNSET: Final = -1
 async def with_missing_topics(
     node: Node, ctx: RequestContext, result: StreamsHeartbeatResult
 ) -> StreamsHeartbeatResult:
-    """Start to create missing internal topics. Return the result, with the reason in its status if
+    """Start creating missing internal topics. Return the result, with the reason in its status if
     they cannot be created.
     """
     missing = result.missing_topics
@@ -78,9 +78,9 @@ async def _create(
 
 
 def _own_config(topic: MissingTopic) -> str | None:
-    """Return a config of the topic that Kafka does not have, or None. Such configs are rejected,
-    because members choose the configs of internal topics, and Penstock's own configs could do more
-    than that (for example, fork another topic).
+    """Return a config of the topic that Kafka does not have, or None. Such configs are rejected:
+    members choose the configs of internal topics, and Penstock-specific configs could have other
+    effects (for example, fork another topic).
     """
     return next((name for name, _ in topic.configs if is_own(name)), None)
 

@@ -158,7 +158,7 @@ class _ShareFetchCall:
             self._turns = targets[first:] + targets[:first]
 
     async def _prepare(self) -> None:
-        """Do the part of the initialization that is deferred for long calls."""
+        """Perform the part of the initialization that is deferred for long calls."""
         if self._is_long:
             self._denied = await find_unreadable_topics(self._node, self._ctx, self._items())
             self._set_targets(await listed(ShareFetchTarget(item) for item in self._read))
@@ -220,8 +220,8 @@ class _ShareFetchCall:
         return await self._finish()
 
     async def _evaluate_and_finish(self) -> Response:
-        """Evaluate again, because other work has run before this task, and notifies only parked
-        fetches.
+        """Evaluate again, because other work has run before this task started, and changes notify
+        only parked fetches.
         """
         await self._prepare()
         await self._evaluate_later()
@@ -247,14 +247,14 @@ class _ShareFetchCall:
             self._read_cached(target, self._share_bytes(len(readable)))
 
     def _drop_targets_of_ended(self) -> None:
-        """Drop all partitions if the session has ended meanwhile. Its records were released, and
-        records acquired now would stay locked until the timeout.
+        """Drop all partitions if the session has ended in the meantime. Its records were released,
+        and records acquired now would stay locked until the timeout.
         """
         if not self._node.share_sessions.is_open(self._session):
             self._set_targets([])
 
     async def _evaluate_later(self) -> None:
-        """Do the same as `_evaluate`, in slices if there are many partitions."""
+        """Like `_evaluate`, but in slices if there are many partitions."""
         self._drop_targets_of_ended()
         if not self._is_long:
             self._evaluate()
@@ -326,7 +326,7 @@ class _ShareFetchCall:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
 
     def _wanted_end(self, target: ShareFetchTarget) -> int:
-        """Return the offset up to which records may be acquired, not counting the rest of the last
+        """Return the end of the range of records to acquire, not counting the rest of the last
         batch.
         """
         window = None if target.share is None else target.share.window
@@ -381,7 +381,7 @@ class _ShareFetchCall:
                 if self._acquire() or self._is_wait_over:
                     return await self._respond_later()
                 if self._sources() != seen:
-                    # Changes during the reads did not notify this fetch.
+                    # This fetch was not notified of changes during the reads.
                     await self._evaluate_later()
                     continue
             if not await self._park():
@@ -465,7 +465,8 @@ class _ShareFetchCall:
                     batches.find_aborted(await partition.read_aborted(offset, end_offset))
                 target.batches = batches
         except OffsetOutOfRange:
-            # The log start has passed these records meanwhile. The next attempt starts after them.
+            # The log start has passed these records in the meantime. The next attempt starts after
+            # them.
             target.batches = None
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
             target.batches = None
@@ -530,7 +531,7 @@ class _ShareFetchCall:
         return self._encode(response)()
 
     async def _respond_later(self) -> Response:
-        """Do the same as `_build_response`, in slices if there are many partitions."""
+        """Like `_build_response`, but in slices if there are many partitions."""
         if not self._is_long and len(self._codes) <= _AT_ONCE_COUNT:
             return self._build_response()
         response = PendingShareFetch(LeaderHints(self._node, self._ctx))

@@ -49,7 +49,7 @@ class ShareFetchTarget:
 
 
 class PendingShareFetch:
-    """The response to one call, as far as it is complete."""
+    """The response to one call, completed step by step."""
 
     __slots__ = ("by_topic", "hints", "results")
 

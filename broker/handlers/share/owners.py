@@ -1,7 +1,7 @@
-"""Check that no share group uses a state before a request without an epoch deletes it.
+"""Before a request without an epoch deletes a state, check that no share group uses the state.
 
-A group does not initialize a state again while it exists, so after such a deletion it could no
-longer read records.
+An existing group does not initialize a state twice, so after such a deletion it could no longer
+read records.
 """
 
 import asyncio

@@ -23,13 +23,13 @@ from penstock.broker.requests.yielding import each_once
 from penstock.controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2
-"""The first version of both requests that can renew locks."""
+"""The first version of both requests that supports renewing locks."""
 NO_TOPIC_ID: Final = UUID(int=0)
 
 
 def are_shares_on(node: Node) -> bool:
-    """Return whether share groups are enabled in the cluster. Otherwise, their requests fail with
-    UNSUPPORTED_VERSION, as in Kafka.
+    """Return whether share groups are enabled in the cluster. If not, share group requests fail
+    with UNSUPPORTED_VERSION, as in Kafka.
     """
     return node.image.features.level(SHARE_VERSION) >= 1
 
@@ -62,7 +62,7 @@ def unreadable_topics(
 async def find_unreadable_topics(
     node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
 ) -> AbstractSet[UUID]:
-    """Do the same as `unreadable_topics`, yielding to the event loop."""
+    """Like `unreadable_topics`, but yield to the event loop in between."""
     if node.authorizer is None:
         return frozenset()
     topics = node.image.topics
@@ -82,9 +82,9 @@ async def acknowledge(
     may_renew: bool,
     denied: AbstractSet[UUID] = frozenset(),
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Return the outcome for each partition when all of them are stored. denied: topics that the
-    client may not read. If the session has ended, its member may have acquired the same records
-    again in another one, so nothing is acknowledged.
+    """Return the outcome for each partition once all outcomes are stored. denied: topics that the
+    client may not read. If the session has ended, the member may have acquired the same records
+    again in another session, so nothing is acknowledged.
     """
     if not node.share_sessions.is_open(session):
         return dict.fromkeys((item for item, _ in wanted), ErrorCode.INVALID_RECORD_STATE)
@@ -154,8 +154,8 @@ def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
 
 
 async def end_session(node: Node, session: ShareSession) -> None:
-    """Close the session of a member that leaves, unless it was replaced, and release the member's
-    records.
+    """Close the session of a leaving member, unless the session was replaced, and release the
+    member's records.
     """
     if node.share_sessions.close(session):
         await release(node, session)

@@ -141,7 +141,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
             return node.share_coordinator.delete(key, state_epoch=epoch)
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(epoch)
-        refused.exception()  # mark it as retrieved: otherwise asyncio logs it
+        refused.exception()  # mark the exception as retrieved: otherwise asyncio would log it
         return refused
 
     def respond(partition: int, _: None) -> deleting.PartitionResult:

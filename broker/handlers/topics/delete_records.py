@@ -47,8 +47,8 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     """Respond when each partition has its new log start or an error. The request costs one WAL
     flush for all partitions.
 
-    The timeout is at least 1 s. In Kafka, clients that send 0 succeed, because the leader advances
-    the log start before it checks the timeout.
+    The timeout is at least 1 s. In Kafka, requests with a timeout of 0 succeed, because the leader
+    advances the log start before it checks the timeout.
     """
     request = decoded(ctx, decode_request)
     timeout_ms = min(max(request.timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX)
@@ -164,8 +164,8 @@ async def _trim(
 
 
 def _may_come_back(node: Node, starts: Sequence[tuple[Partition, Offset]]) -> bool:
-    """Return whether some of these topics may retain deleted records. The controller decides, but
-    if this returns False, no upload is needed.
+    """Return whether any of these topics may retain deleted records. The controller makes the
+    decision, but no upload is needed if this returns False.
     """
     return any(
         node.image.configs.topic(partition.topic_name).get(DELETE_GRACE) != "0"

@@ -1,5 +1,5 @@
 """Fork topics: CreateTopics with the `penstock.fork.source` config creates a topic that starts with
-the log of another topic, in the same objects. The leaders of the source return a fork point after
+the log of another topic and shares its objects. The leaders of the source return a fork point after
 everything below it is committed. Then one request to the controller creates all partitions of the
 fork atomically. See docs/design/forks-and-snapshots.md.
 """
@@ -49,11 +49,11 @@ _MISSING: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""Errors of a partition that has another leader, or no leader yet. The request is retried."""
+"""Errors of a partition that has a different leader or none yet. The request is retried."""
 
 
 class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why a leader returned no fork point."""
+    """The reason why a leader returned no fork point."""
 
     code: ErrorCode
     message: str
@@ -238,8 +238,8 @@ async def plan_forks(
     """Request fork points from the leaders of the sources, with one request per leader for all
     forks. Retries while leaders change, until `deadline` (`loop.time()`).
 
-    The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (for a partition that the
-    source does not have), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
+    The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (for a partition that does not
+    exist in the source), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
     """
     found = [_begin(node, request) for request in requests]
     plans = [item for item in found if isinstance(item, _Plan)]
@@ -389,7 +389,7 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
     of `find_fork_point` for each.
 
     Without an offset or a timestamp, the fork point is the committed end after the upload, which
-    log compaction cannot have passed. It may have passed the high watermark at the time of the
+    log compaction cannot have passed. This end may be above the high watermark at the time of the
     request.
     """
     now = asyncio.get_running_loop().time()

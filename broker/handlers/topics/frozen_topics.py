@@ -1,5 +1,5 @@
 """Describe frozen topics in a Metadata response, if a tagged field of the request selects them.
-They are invisible to other requests.
+Other requests do not see them.
 """
 
 import asyncio
@@ -115,8 +115,8 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
 async def _info(
     node: Node, ctx: RequestContext, topic: FrozenTopic
 ) -> MetadataResponseTopic | None:
-    """Describe one topic, or return None if it was removed meanwhile. Configs and groups that the
-    client may not describe are omitted.
+    """Describe one topic, or return None if it was removed in the meantime. Configs and groups that
+    the client may not describe are omitted.
     """
     partitions: list[FrozenPartition] = []
     counted = 0

@@ -69,7 +69,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         async for topic in sliced(request.topics)
         if counts[topic.name] == 1  # duplicates are rejected
     }
-    # Planning a fork reads the source, so permissions are checked before.
+    # Planning a fork reads the source, so check permissions first.
     denied = await denied_creations(node, ctx, requested.values())
     async for topic in sliced(request.topics):
         problem = (
@@ -114,8 +114,8 @@ async def _succeeded(
 def _problem(
     topic: create_topics.CreatableTopic, requested: messages.NewTopic | None
 ) -> tuple[ErrorCode, str] | None:
-    """Return why a topic is rejected, or None. requested: the topic, or None if the request
-    contains it more than once.
+    """Return the reason why a topic is rejected, or None. requested: the topic, or None if the
+    request contains it more than once.
     """
     if requested is None:
         return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
@@ -189,8 +189,8 @@ def _new_topic(node: Node, topic: create_topics.CreatableTopic) -> messages.NewT
 async def _with_forks(
     node: Node, topics: Sequence[messages.NewTopic], deadline: float
 ) -> list[messages.NewTopic | _Created]:
-    """Find the fork points that the topics' configs require, and for snapshot topics also the
-    committed group offsets. For each topic, return the topic to create or an error.
+    """Find the fork points that the topics' configs require and, for snapshot topics, the committed
+    group offsets. For each topic, return the topic to create or an error.
     """
     planned: list[messages.NewTopic | _Created] = []
     requested: dict[int, forks.ForkRequest] = {}
@@ -467,8 +467,8 @@ async def _grow(
 
 
 def _added_count(node: Node, topic: messages.NewPartitions) -> int:
-    """Return how many partitions are added to the topic according to this broker's metadata; 0 if
-    the request is rejected.
+    """Return the number of partitions that are added to the topic according to this broker's
+    metadata; 0 if the request is rejected.
     """
     found = node.image.topics.by_name(topic.name)
     added_count = 0 if found is None else topic.total - len(found.partitions)

@@ -1,5 +1,5 @@
-"""Controller mutation quota (KIP-599): inform the controller which client creates or deletes
-partitions, and throttle the client.
+"""Controller mutation quota (KIP-599): identify the client that creates or deletes partitions to
+the controller, and throttle the client.
 
 The controller enforces the quota for all brokers. Clients that support the quota receive an error
 for each topic that exceeds it; older ones are throttled instead.

@@ -24,7 +24,7 @@ from penstock.protocol.gen import list_groups, offset_fetch
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1
 _LAST_WITH_NAMES: Final = 9
-"""The last version of OffsetFetch with topic names, which brokers of every version support."""
+"""The last version of OffsetFetch with topic names. Brokers of every version support it."""
 _NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
@@ -41,7 +41,7 @@ async def committed_offsets(node: Node, names: Collection[str], deadline: float)
     """Return the offsets that each group has committed for these topics. Retries while coordinators
     change, until `deadline` (`loop.time()`).
 
-    Fork points that are determined afterwards are not below these offsets. Raises KafkaError with
+    Fork points that are determined later are not below these offsets. Raises KafkaError with
     REQUEST_TIMED_OUT or the error of a coordinator.
     """
     found = [node.image.topics.by_name(name) for name in names]
@@ -130,7 +130,7 @@ async def _fetch(
     found: _Found,
     topics: Mapping[str, int],
 ) -> None:
-    """Add the offsets that these groups have committed for the topics to `found`."""
+    """Add to `found` the offsets that these groups have committed for the topics."""
     request = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(group, topics=None if topics else [])

@@ -52,7 +52,7 @@ async def create_topics(
         for name in denied
     }
     allowed = [topic for topic in wanted if topic.name not in denied] if denied else wanted
-    # Collect the names first, because an undeleted topic has its new name afterwards.
+    # Collect the names first, because an undeleted topic has a new name after its creation.
     audited = {
         topic.name: text async for topic in sliced(allowed) if (text := _sources_text(node, topic))
     }

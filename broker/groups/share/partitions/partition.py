@@ -105,11 +105,13 @@ class SharePartition:
         self.window: ShareWindow | None = None
         """None before the state is loaded, and after `stop`."""
         self.error_code = ErrorCode.NONE
-        """Why the window cannot be loaded or was dropped."""
+        """The reason why the window cannot be loaded or was dropped."""
         self.is_reading = False
         """Whether a fetch is reading from the store. Other fetches then skip this partition."""
         self.news_count = 0
-        """Increases when delivered records become available again, and on similar changes."""
+        """Increases on changes that may allow a fetch to continue, such as delivered records that
+        become available again.
+        """
         self._store = store
         self._config = config
         self._index = index
@@ -292,7 +294,7 @@ class SharePartition:
         return self._written(changes)
 
     def release(self, member_id: str) -> Outcome:
-        """Release all records that the member has acquired. Returns as `acknowledge` does."""
+        """Release all records that the member has acquired. Same return value as `acknowledge`."""
         if self.window is None:
             return self.error_code
         return self._written(self.window.release(member_id))
@@ -310,8 +312,8 @@ class SharePartition:
             self._writer = self._loop.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        """Write queued changes, one write at a time. Changes that arrive during a write share the
-        next one.
+        """Write queued changes, one write at a time. Changes that arrive during a write are written
+        together by the next one.
         """
         window = self.window
         while self._queue and window is not None and self.error_code is ErrorCode.NONE:

@@ -1,8 +1,8 @@
 """The share partitions of this broker. They are loaded for the first fetch of a group, and dropped
 when this broker loses the leadership of their partition.
 
-The session limit also limits their number, because the share partitions of a group without sessions
-are dropped.
+The session limit also limits the number of share partitions, because those of a group without
+sessions are dropped.
 """
 
 from collections.abc import Iterator

@@ -51,8 +51,8 @@ class ShareSessionRefused(Exception):
 class ShareSession:
     key: ShareSessionKey
     connection_id: int
-    """The newest connection with a ShareFetch of this session. The session closes with this
-    connection.
+    """The newest connection that carried a ShareFetch of this session. The session closes when this
+    connection does.
     """
     partitions: dict[TopicIdPartition, bool]
     """For each partition, whether the next response must include it even without records."""
@@ -90,8 +90,8 @@ class ShareSessions:
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
     _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
     _left: OrderedDict[_Left, None] = field(default_factory=OrderedDict[_Left, None])
-    """Connections that a member's session has left before they closed. Only the last `MEMBERS_MAX`
-    are kept.
+    """Still open connections that a member's session has moved away from. Only the last
+    `MEMBERS_MAX` are kept.
     """
 
     def __len__(self) -> int:
@@ -106,9 +106,9 @@ class ShareSessions:
     def admit(self, api_key: int, key: ShareSessionKey, connection_id: int) -> None:
         """Record a request that is about to be executed. Raises LateRequest.
 
-        A client may use one connection per API. If it has opened its session on the connection of
-        its acknowledgments, and the session has moved to a newer connection, the client has
-        abandoned the old one.
+        A client may use one connection per API. If it opened its session on the connection that it
+        uses for acknowledgments, and the session has since moved to a newer connection, the client
+        has abandoned the old one.
         """
         self._requests.admit_member(api_key, *key, connection_id)
         session = self._sessions.get(key)
@@ -173,7 +173,7 @@ class ShareSessions:
         forgotten: Iterable[TopicIdPartition] = (),
         connection_id: int = 0,
     ) -> ShareSession:
-        """Add and remove partitions, and return the session of the request. A final request changes
+        """Add and remove partitions as requested, and return the session. A final request changes
         nothing. connection_id: the connection of a ShareFetch. The session moves to it if it is
         newer, because the client no longer uses the old one. Raises ShareSessionRefused.
         """

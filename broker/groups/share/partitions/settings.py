@@ -18,7 +18,7 @@ class ShareGroupConfig:
     end.
     """
     begins_ms_ago: int | None = None
-    """If set, the share partition starts with the records of this period instead."""
+    """If set, the share partition starts at the first record of this most recent period instead."""
     reads_committed: bool = False
     """Whether members receive only records outside of aborted and open transactions."""
     limits: WindowLimits = field(default_factory=WindowLimits)

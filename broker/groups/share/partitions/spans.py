@@ -69,12 +69,12 @@ class Span:
         self.target = UNCHANGED
         """The state that is being written, or UNCHANGED."""
         self.unstored_count = 0
-        """Number of deliveries whose end could not be stored. If 0, the stored delivery count is
-        correct.
+        """Number of deliveries whose outcome could not be stored. If 0, the stored delivery count
+        is correct.
         """
         self.origin_count = end - first
-        """Number of records in the span from which this one was cut. It limits how many records are
-        delivered together after repeated failures.
+        """Number of records in the span from which this one was cut. It determines how many records
+        are delivered together after repeated failures.
         """
 
     def __repr__(self) -> str:
@@ -85,8 +85,8 @@ class Span:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the records are done, meaning that they will never be delivered again, and
-        this is stored.
+        """Return whether the records are durably done, meaning that they will never be delivered
+        again.
         """
         return self.target == UNCHANGED and self.state in (ACKNOWLEDGED, ARCHIVED)
 

@@ -23,8 +23,8 @@ from penstock.protocol.error_codes import ErrorCode
 
 _THROTTLE_COUNT_MIN: Final = 2
 _ALONE_FROM_LIMIT: Final = 3
-"""If the delivery limit is at least this value, the last delivery of a record contains only this
-record.
+"""If the delivery limit is at least this value, the last delivery attempt of a record contains only
+this record.
 """
 _MERGE_FROM_SPANS: Final = 32
 
@@ -79,8 +79,8 @@ class _Acquire(NamedTuple):
         return max(offset, self.fetched[at].end) if at >= 0 else offset
 
     def piece_ends(self, first: int, end: int) -> list[int]:
-        """Return where to split [first, end) into ranges, the last end included. Ranges end at
-        batch boundaries and have at least `batch_records` records, except for the last one.
+        """Return the offsets at which to split [first, end) into ranges, including `end`. Ranges
+        end at batch boundaries and have at least `batch_records` records, except for the last one.
         """
         size = self.options.batch_records
         ends: list[int] = []
@@ -116,7 +116,7 @@ class WindowChanges:
 
 @dataclass(frozen=True, slots=True)
 class WindowDraft:
-    """The state to write, with which a new leader can continue."""
+    """The state to write, from which a new leader can continue."""
 
     start_offset: int
     complete_count: int
@@ -145,7 +145,7 @@ class ShareWindow:
         self, start_offset: int, limits: WindowLimits, batches: Iterable[StateBatch] = ()
     ) -> None:
         """batches: the stored state. Records in gaps between the batches become available, because
-        they were delivered to members that did not respond, or never delivered.
+        they were either never delivered, or delivered to members that did not respond.
         """
         self.start_offset = self.end_offset = start_offset
         self.limits = limits
@@ -270,7 +270,7 @@ class ShareWindow:
             if not span.is_available:
                 continue
             if span.count >= self.limits.deliveries_max:
-                # The delivery limit was lowered meanwhile.
+                # The delivery limit was lowered in the meantime.
                 span.state = ARCHIVED
                 continue
             is_throttled = span.count >= self.limits.throttle_from
@@ -433,15 +433,15 @@ class ShareWindow:
             self._merge()
 
     def _record_stored(self) -> None:
-        """Record that a write has succeeded, which includes everything that could not be stored
-        before.
+        """Record that a write has succeeded. It included everything that earlier writes failed to
+        store.
         """
         self.has_unstored = False
         for span in self._spans:
             span.unstored_count = 0
 
     def draft(self, changes: Sequence[WindowChanges]) -> WindowDraft:
-        """Return the state to write for these changes, which must be all pending ones, and for
+        """Return the state to write for these changes, which must be all pending changes, and for
         locks that expired earlier without a successful write.
         """
         start_offset, complete_count = self.start_offset, 0

@@ -1,4 +1,4 @@
-"""The calls of `ShareStateStore` as objects, and their Kafka requests.
+"""`ShareStateStore` calls as objects, and the corresponding Kafka requests.
 
 Each call runs at a coordinator on this broker, or is batched with other calls of the same kind and
 group and sent to another broker.

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
 
 STORE_TIMEOUT_S: Final = 15.0
-"""How long a call is retried. Longer than a failover takes."""
+"""How long a call is retried: longer than a failover takes."""
 REQUEST_TIMEOUT_S: Final = 5.0
 LANES_COUNT: Final = 8
 CALLS_MAX: Final = 1_000
 """Maximum number of calls in one request."""
 ELEMENTS_MAX: Final = 2_000
-"""A request with at least this many array elements receives no further call.
+"""No more calls are added to a request with at least this many array elements.
 `protocol.request_limits` allows 4,000. Writes may have more: the maximum number of records that a
 group may have in flight per partition is added to the limit.
 """

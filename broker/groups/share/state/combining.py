@@ -2,7 +2,7 @@
 
 If an offset has several states, a final one (acknowledged or archived) wins, then the one with the
 highest delivery count, then the one with the highest delivery state. A late copy of an old write
-therefore changes nothing. In Kafka, only the delivery count decides.
+therefore changes nothing. Kafka compares only the delivery count.
 """
 
 import heapq

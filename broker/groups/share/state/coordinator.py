@@ -70,9 +70,9 @@ class ShareCoordinator:
 
     A share partition belongs to a partition of `__share_group_state`, whose leader coordinates it.
     A response is sent only after the records that it depends on are durable, including those of
-    earlier requests. A response without a record of its own is sent only while no other broker can
-    be the leader. If an append is rejected, its changes are undone; if it fails later, the
-    partition is reloaded.
+    earlier requests. A response that produces no record is sent only while no other broker can be
+    the leader. If an append is rejected, its changes are undone; if it fails later, the partition
+    is reloaded.
 
     updates_max: number of update records between two snapshots of a share partition.
     """
@@ -218,8 +218,8 @@ class ShareCoordinator:
         self, key: SharePartitionKey, step: _Step[_T], *, may_create: bool = True
     ) -> "asyncio.Future[_T]":
         """Run the step. The future completes when the record of the step and all earlier ones are
-        durable, or immediately if there is nothing to wait for, because a task costs more than
-        rejecting the request.
+        durable, or immediately if there is nothing to wait for, because creating a task would cost
+        more than rejecting the request.
 
         may_create: False if the step rejects a missing state.
         """
@@ -264,7 +264,7 @@ class ShareCoordinator:
                 return
             code = ErrorCode.NONE if outcome is None else outcome.result()
             if code is ErrorCode.NONE and not records and not self._log.leads_alone:
-                code = ErrorCode.NOT_COORDINATOR  # no append has confirmed the leadership
+                code = ErrorCode.NOT_COORDINATOR  # no append confirmed leadership
             if code is ErrorCode.NONE:
                 future.set_result(response)
             else:
@@ -278,8 +278,8 @@ class ShareCoordinator:
         return future
 
     def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, Sequence[EncodedRecord]]:
-        """Run the step. A rejection appends nothing, so WAL fencing does not protect it, and is
-        returned only while no other coordinator could decide differently.
+        """Run the step. A rejection appends nothing, so WAL fencing does not protect it. It is
+        therefore returned only while no other coordinator could decide differently.
         """
         try:
             return step(states)

@@ -35,8 +35,8 @@ from penstock.broker.groups.share.state.records import (
 from penstock.protocol.error_codes import ErrorCode
 
 DELETED_MAX: Final = 50_000
-"""Maximum number of remembered deletions, of about 300 bytes each. After a load, only deletions
-that are still in the log are remembered.
+"""Maximum number of remembered deletions, each about 300 bytes. After a load, only deletions that
+are still in the log are remembered.
 """
 _DELIVERY_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
 
@@ -102,9 +102,9 @@ class ShareStates:
     def initialize(
         self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int
     ) -> EncodedRecord | None:
-        """Create the state, or start it again with an offset. Without an epoch, the last one stays,
-        so that requests of earlier epochs stay fenced. Kafka fences them as well, but then reports
-        epoch -1.
+        """Create the state, or restart it at an offset. If no epoch is given, the last epoch is
+        kept, so that requests with earlier epochs stay fenced. Kafka fences them as well, but then
+        reports epoch -1.
         """
         before = self._states.get(key)
         if before is None:
@@ -197,8 +197,8 @@ class ShareStates:
     def delete(
         self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH
     ) -> tuple[EncodedRecord, ...]:
-        """Return the records to write: a tombstone, and before it a snapshot with the epoch if the
-        next coordinator would not otherwise remember it.
+        """Return the records to write: a tombstone, preceded by a snapshot with the epoch if the
+        next coordinator would not otherwise remember the epoch.
         """
         known = self._states.get(key)
         if known is not None and ANY_EPOCH != state_epoch < known.current.state_epoch:
@@ -284,8 +284,8 @@ class ShareStates:
             self._states[key] = StoredState(
                 _merged(before.current, value), before.updates_count + 1
             )
-        # An update without its snapshot was left over when the log start advanced: a copy of the
-        # whole state follows (`broker.coordination.compaction`).
+        # The log start has advanced past the snapshot of this update: a copy of the whole state
+        # follows (`broker.coordination.compaction`).
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log. Raises MalformedShareRecord."""

@@ -1,7 +1,7 @@
 """The durable state of share partitions (KIP-932), and the port through which their leaders access
 it.
 
-A share partition is a partition as consumed by one share group. Its state records which records are
+A share partition is a partition as consumed by one share group. Its state lists which records are
 done, and the delivery counts of the others.
 """
 
@@ -19,7 +19,7 @@ ARCHIVED: Final = 4
 """The stored delivery states, with Kafka's numbers."""
 
 ANY_EPOCH: Final = -1
-"""Sent by callers that have no epoch and are not fenced."""
+"""Sent by callers without an epoch, which are not fenced."""
 NO_START_OFFSET: Final = -1
 """The share-partition leader must derive the start offset from `share.auto.offset.reset`."""
 TOPIC_ID_LENGTH: Final = 22
@@ -125,7 +125,7 @@ class ShareStateStore(Protocol):
     def summary(
         self, key: SharePartitionKey, leader_epoch: int = -1
     ) -> Awaitable[ShareStateSummary]:
-        """Return the state without its batches. Fences no leader."""
+        """Return the state without its batches, and without fencing a leader."""
         ...
 
 
