@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r"\S+:\d{1,5}\Z")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 SESSION_GRACE_MS_MIN = 100
-"""Followers send a heartbeat every half grace period. With a shorter period, most messages would be
+"""Followers send a heartbeat twice per grace period. With a shorter period, most messages would be
 heartbeats.
 """
 
@@ -32,16 +32,18 @@ written and deleted within that time.
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A controller: alone, one of three or five that form a new cluster, or one that joins."""
+    """A controller that is alone, forms a new cluster with two or four others, or joins an existing
+    one.
+    """
 
     data_dir: Annotated[Path, Setting("metadata.log.dir", Kind.PATH)]
-    """Directory of the journal. It is small and must survive restarts; if all controllers lose it,
-    use `penstock controller recover`.
+    """Directory of the journal. The journal is small and must survive restarts; if all controllers
+    lose it, use `penstock controller recover`.
     """
 
     cluster_id: Annotated[str, Setting("cluster.id", Kind.TEXT)] = ""
-    """Empty: generated at the first start and stored in `data_dir`. Set it to start with an empty
-    `data_dir` in an existing cluster.
+    """Empty: an id is generated at the first start and stored in `data_dir`. Set it to start with
+    an empty `data_dir` in an existing cluster.
     """
 
     controller_id: Annotated[
@@ -53,12 +55,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The controllers that form a new cluster, including this one, as id@host:port; empty for a
     single controller. They need the same `cluster_id`.
 
-    Afterwards, the members and their addresses are stored in the quorum itself.
+    Once the cluster exists, the members and their addresses are stored in the quorum itself.
     """
 
     join: Annotated[tuple[str, ...], Setting("controller.quorum.join.servers", Kind.LIST)] = ()
-    """host:port of controllers of an existing cluster: with an empty `data_dir`, this one becomes a
-    learner of their quorum. `penstock quorum add` makes it a voter.
+    """host:port of controllers of an existing cluster: with an empty `data_dir`, this controller
+    becomes a learner of their quorum. `penstock quorum add` makes it a voter.
     """
 
     join_timeout_ms: Annotated[
@@ -76,8 +78,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     advertised_listeners: Annotated[
         tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
     ] = ()
-    """The host:port for brokers and other controllers; empty: as in the voters, otherwise as bound.
-    {pod} and {ordinal} stand for the host name and its last number.
+    """The host:port that brokers and other controllers connect to; empty: the address in the voter
+    list or, if there is none, the bound address. {pod} and {ordinal} stand for the host name and
+    its last number.
     """
 
     broker_names: Annotated[tuple[str, ...], Setting("controller.ssl.broker.names", Kind.LIST)] = (
@@ -100,29 +103,31 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Names in the certificates of operator commands, such as `penstock topics`."""
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
-    """The authorizer of requests that brokers forward for their clients: StandardAuthorizer, which
-    uses ACLs, as for brokers. Empty: only brokers authorize them. The same for all brokers and
-    controllers of a cluster.
+    """Authorizer for requests that brokers forward for their clients: StandardAuthorizer, which
+    uses ACLs, as for brokers. Empty: only brokers authorize these requests. Must be the same for
+    all brokers and controllers of a cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
-    """Principals for which brokers may request all changes, as User:name, separated by semicolons.
-    The same as for brokers, or fewer: a stolen broker key grants the rights of these principals.
+    """Principals on whose behalf brokers may request all changes, as User:name, separated by
+    semicolons. Use the same as for brokers, or fewer: a stolen broker key grants the rights of
+    these principals.
     """
 
     allow_everyone_if_no_acl_found: Annotated[
         bool, Setting("allow.everyone.if.no.acl.found", Kind.BOOL)
     ] = False
-    """Whether everyone has all rights on a resource without ACLs, as for brokers."""
+    """Whether everyone may access a resource without ACLs, as for brokers."""
 
     default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
-    """Partitions of topics that are created without a partition count."""
+    """Number of partitions of topics that are created without a partition count."""
 
     default_replication_factor: Annotated[
         int, Setting("default.replication.factor", Kind.INT, -1, 100)
     ] = -1
-    """Leader candidates of topics that are created without a replication factor; -1: three, or as
-    many as there are brokers. Additional candidates only determine the next leader.
+    """Number of leader candidates of topics that are created without a replication factor; -1:
+    three, or the number of brokers if there are fewer. Additional candidates only determine the
+    next leader.
     """
 
     raft_heartbeat_ms: Annotated[
@@ -133,8 +138,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     election_timeout_ms: Annotated[
         int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 1_000
-    """Silence of the leader after which another is elected, in one to two times this. With a lower
-    value, pauses of a busy machine count as failures.
+    """If the leader is silent for this long, another one is elected after up to twice this time.
+    With a lower value, pauses of a busy machine count as failures.
     """
 
     session_timeout_ms: Annotated[
@@ -147,8 +152,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     session_grace_ms: Annotated[
         int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)
     ] = 300
-    """A broker whose stream broke, and that did not open another, is fenced after this time, which
-    determines how fast a killed process is detected. Brokers send a heartbeat every half of it.
+    """A broker whose stream has broken is fenced after this time unless it opens another stream, so
+    this determines how fast a killed process is detected. Brokers send two heartbeats in this time.
     """
 
     heartbeat_interval_ms: Annotated[
@@ -164,22 +169,22 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     move_timeout_ms: Annotated[
         int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 10_000
-    """A broker that does not release a partition within this time is fenced, and its WAL recovered.
-    Longer than its slowest upload.
+    """A broker that does not release a partition within this time is fenced, and its WAL is
+    recovered. Use more than the duration of the slowest upload.
     """
 
     lag_limit_ms: int = 1_000
-    """A tick that is late by more than this proves that the controller was slow, and not the
-    brokers. All session timeouts then restart.
+    """A tick that is late by more than this proves that the controller was slow, not the brokers.
+    All session timeouts then restart.
     """
 
     maintenance_interval_ms: int = 1_000
-    """Interval of the checks for due recoveries, elections and expirations. Changes of nodes
-    trigger a check immediately.
+    """Interval of the checks for due recoveries, elections and expirations. When a broker joins or
+    leaves, a check takes place immediately.
     """
 
     queue_count_max: int = 4_096
-    """Maximum number of requests that wait for the writer. Further requests are rejected with
+    """Maximum number of requests that wait for the writer. Additional requests are rejected with
     CONTROLLER_BUSY.
     """
 
@@ -190,7 +195,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     request_timeout_ms: Annotated[
         int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 30_000
-    """Longest wait of a request without a deadline."""
+    """Maximum wait of a request that has no deadline."""
 
     request_bytes_max: int = 4 << 20
     reply_cache_count_max: int = 4_096
@@ -198,41 +203,46 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     batch_bytes_max: int = 32 << 10
     """Maximum size of the records in one message to a follower, which applies them without yielding
-    to its event loop (up to 8 ms; 23 ms for 128 KiB). A proposal of this size receives no further
-    request.
+    to its event loop (up to 8 ms; 23 ms for 128 KiB). No more requests are added to a proposal of
+    this size.
     """
 
     transaction_bytes_max: int = 4 << 20
-    """Maximum size of the records of one request, which are committed together or not at all.
-    Larger requests are rejected. 10,000 partitions take 1.2 MB.
+    """Maximum size of the records of one request, which are committed atomically. Larger requests
+    are rejected. 10,000 partitions take 1.2 MB.
     """
 
     followers_count_max: int = 1_000
-    """Maximum number of brokers that follow the metadata at once, and of other processes."""
+    """Maximum number of brokers that follow the metadata at the same time; the same limit applies
+    to other processes.
+    """
 
     snapshot_records: Annotated[
         int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)
     ] = 50_000
-    """Records between two snapshots; limits the journal, the memory of its tail and the start time
-    (about 1 s per 200,000).
+    """Number of records between two snapshots, which limits the journal, the memory for its tail
+    and the startup time (about 1 s per 200,000).
     """
 
     snapshot_bytes: Annotated[
         int, Setting("metadata.log.max.record.bytes.between.snapshots", Kind.BYTES, 1)
     ] = 64 << 20
-    """Bytes of records between two snapshots, whichever comes first."""
+    """Size of the records between two snapshots. The limit that is reached first triggers the
+    snapshot.
+    """
 
     snapshots_kept: Annotated[
         int, Setting("metadata.snapshots.retained.count", Kind.INT, 2, 1_000)
     ] = 3
-    """Snapshots kept in the store; at least two, so that a damaged one can be skipped."""
+    """Number of snapshots kept in the store; at least two, so that a damaged one can be skipped."""
 
     backup_interval_ms: Annotated[
         int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 1_000
     """Committed metadata is copied to the store at most this often (one PUT), and immediately if a
-    response depends on it. Metadata that is not copied yet is lost with the disks of *all*
-    controllers, except those that acknowledged records need. Deletions wait for the copy.
+    response depends on it. Metadata that has not been copied yet is lost if the disks of *all*
+    controllers are lost, except metadata that acknowledged records depend on. Deletions wait for
+    the copy.
     """
 
     backup_bytes_max: int = 4 << 20
@@ -251,49 +261,49 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     late_put_grace_ms: Annotated[
         int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)
     ] = 60 * 60_000
-    """Objects that were prepared and never committed are deleted this long after their deadline:
-    the PUT of a paused writer may arrive late.
+    """Objects that were prepared but never committed are deleted this long after their deadline,
+    because the PUT of a paused writer may arrive late.
     """
 
     fence_kept_ms: Annotated[
         int, Setting("wal.fence.retention.ms", Kind.DURATION, 86_400_000, 3_650 * 86_400_000)
     ] = 7 * 86_400_000
-    """How long the fence of an ended broker incarnation stays in the store, by the clocks of the
-    store and this controller. Much longer than a session and than wall clock errors.
+    """How long the fence of an ended broker incarnation stays in the store, according to the clocks
+    of the store and this controller. Must be much longer than a session and the clock errors.
     """
 
     delete_grace_ms: Annotated[
         int, Setting("delete.grace.ms", Kind.DURATION, 0, 366 * 86_400_000)
     ] = 3_600_000
     """How long deleted topics, and records deleted by DeleteRecords, can be restored (`penstock
-    topics undelete`) and their objects are kept; 0: they are removed immediately. The topic config
-    `penstock.delete.grace.ms` overrides it.
+    topics undelete`). Their objects are kept for that time; 0: they are removed immediately. The
+    topic config `penstock.delete.grace.ms` overrides it.
     """
 
     deleted_partitions_max: Annotated[
         int, Setting("deleted.partitions.max", Kind.INT, 0, 1_000_000)
     ] = 10_000
-    """Maximum partitions of all deleted topics; beyond, the oldest of these topics are removed
-    immediately.
+    """Maximum number of partitions of all deleted topics; above it, the oldest deleted topics are
+    removed immediately.
     """
 
     partitions_max: Annotated[int, Setting("max.partitions", Kind.INT, 1, 10_000_000)] = 200_000
-    """Maximum partitions of all topics and snapshots (KIP-578); beyond, CreateTopics,
-    CreatePartitions and automatic creation get POLICY_VIOLATION. Internal topics count, but are
-    always created.
+    """Maximum number of partitions of all topics and snapshots (KIP-578); above it, CreateTopics,
+    CreatePartitions and automatic creation fail with POLICY_VIOLATION. Internal topics count, but
+    are always created.
     """
 
     quota_window_num: Annotated[int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)] = (
         11
     )
-    """Samples of the partition mutation quota: an idle client may use the quota of all samples at
-    once.
+    """Number of samples of the partition mutation quota: after being idle, a client may use the
+    quota of all samples at once.
     """
 
     quota_window_size_seconds: Annotated[
         int, Setting("controller.quota.window.size.seconds", Kind.INT, 1, 3_600)
     ] = 1
-    """Seconds of one sample of that quota."""
+    """Length of one sample of that quota, in seconds."""
 
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions automatically so that brokers have equal loads, and relieve brokers that are
@@ -315,33 +325,35 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     balance_return_delay_ms: Annotated[
         int, Setting("auto.balance.return.delay.ms", Kind.DURATION, 0, 86_400_000)
     ] = 30_000
-    """Automatic balancing moves nothing to a restarted broker for this long: clients may still have
-    its old address. New brokers do not wait.
+    """Automatic balancing moves no partitions to a restarted broker for this long, because clients
+    may still have its old address. New brokers do not wait.
     """
 
     balance_bytes_min: Annotated[
         int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)
     ] = 256 << 10
-    """Total bytes per second of all brokers above which bytes are balanced; idle clusters are not.
+    """Total bytes per second of all brokers above which bytes are balanced; idle clusters are not
+    balanced by bytes.
     """
 
     janitor_interval_ms: Annotated[
         int, Setting("object.delete.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 5_000
-    """Interval of the search for unreferenced objects."""
+    """Interval between searches for unreferenced objects."""
 
     manifest_interval_ms: Annotated[
         int, Setting("manifest.interval.ms", Kind.DURATION, 0, 3_600_000)
     ] = 1_000
     """Minimum interval between two versions of the public manifest, which is published after
-    changes: one PUT each, 13 USD a month on S3. 0: never.
+    changes. Each version costs one PUT, at most 13 USD per month on S3. 0: the manifest is not
+    published.
     """
 
     manifest_grace_ms: Annotated[
         int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)
     ] = 10 * 60_000
-    """Old versions of the manifest are kept this long for readers that have not seen a newer one.
-    This keeps a few hundred small objects.
+    """How long old versions of the manifest are kept for readers that have not seen a newer one.
+    This amounts to a few hundred small objects.
     """
 
     stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = (
@@ -514,4 +526,4 @@ _POSITIVE = (
     "backup_bytes_max",
     "backup_objects",
 )
-"""Limits that are not settings. The limits of settings are in their annotations."""
+"""Limits that are not settings. The annotations of the settings contain theirs."""

@@ -1,5 +1,5 @@
-"""Runs one controller process: starts and stops its parts in order. Imports are kept light, so that
-the process starts in well under 1 s.
+"""Runs one controller process: starts and stops its components in order. Imports are kept light so
+that the process starts in well under 1 s.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class ControllerServer:
 
     @property
     def partitions_max(self) -> int:
-        """Maximum number of partitions of topics and snapshots together, enforced while this
+        """Maximum number of partitions in topics and snapshots combined, enforced while this
         controller leads.
         """
         return self._config.partitions_max
@@ -177,8 +177,8 @@ class ControllerServer:
         return None if self._active is None else self._active.snapshotter
 
     async def start(self) -> None:
-        """Recover and serve. When this returns, a single controller leads, and one of several takes
-        part in the quorum.
+        """Recover and serve. When this returns, a single controller is the leader, while one of
+        several participates in the quorum.
 
         Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalStateLost, SnapshotMissing,
         SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is in use.
@@ -233,8 +233,8 @@ class ControllerServer:
             self.failed.set_result(None)
 
     async def _claim(self, identity: Identity) -> None:
-        """Assign the directory to a cluster: the one stored in it, otherwise the configured one,
-        otherwise the one to join, otherwise a new one.
+        """Assign the directory to a cluster. In order of precedence: the cluster stored in it, the
+        configured one, the one to join, or a new one.
         """
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
@@ -416,8 +416,8 @@ def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Return the position at which the snapshot ends. A single controller may lose its disk: no
-    other voters remember its votes, so the new disk replaces the old one.
+    """Return the position at which the snapshot ends. A single controller may lose its disk: there
+    are no other voters that remember its votes, so a new disk replaces the old one.
     """
     if loaded is None:
         return None

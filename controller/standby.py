@@ -1,7 +1,7 @@
 """Keeps the image of a controller that does not lead up to date, so that it can take over quickly.
 
-A new leader's writer takes over the image. Afterwards, if the writer's image may contain records
-that were never committed, it is loaded again from snapshot and log.
+A new leader's writer takes over the image. After that, if the writer's image may contain records
+that were never committed, the image is loaded again from the snapshot and the log.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from penstock.objectstore.errors import ObjectStoreError
 _log = structlog.get_logger(__name__)
 _REPLAY_BYTES = 128 << 10
 """Bytes of records that are replayed before yielding to the event loop, which also handles the
-heartbeats of the quorum. They take 10 to 20 ms.
+heartbeats of the quorum. Replaying them takes 10 to 20 ms.
 """
 
 _RETRY_S = 0.2

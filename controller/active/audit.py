@@ -1,4 +1,4 @@
-"""Log changes made by operators, and by brokers for their clients, in the controller's audit log.
+"""Write changes made by operators, and by brokers for their clients, to the audit log.
 
 For forwarded requests, an entry contains the client as the principal, and the broker. Brokers also
 log these changes, but not changes made with a stolen broker key. Without TLS, callers have no
@@ -37,7 +37,7 @@ class AdminLog:
 
     def entry(self, request: m.Message, context: CallContext) -> Callable[[m.Reply[Any]], None]:
         """Return a callback for the reply, which logs the changes made by a request. It is called
-        even if the caller has canceled the call, as an attacker could do to hide a change.
+        even if the caller has canceled the call, which an attacker might do to hide a change.
         """
         kind, client, caller = type(request), _client(request), self._gate.caller(context)
         if (
@@ -83,7 +83,7 @@ class AdminLog:
 
 
 def _log_nothing(_: m.Reply[Any]) -> None:
-    """The entry of a request that is not logged."""
+    """The callback for a request that is not logged."""
 
 
 def _client(request: m.Message) -> m.Requester | None:
@@ -100,8 +100,8 @@ def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str
 def _done(
     text: Callable[[_Asked], str], requested: Iterable[_Asked], items: Iterable[m.ItemResult]
 ) -> list[str]:
-    """Return the distinct descriptions of completed items. Rejected items may not have a
-    description, because their codes may be unknown.
+    """Return the distinct descriptions of completed items. Rejected items may have no description,
+    because their codes may be unknown.
     """
     return list(
         dict.fromkeys(

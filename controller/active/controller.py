@@ -55,8 +55,8 @@ from penstock.stream.wal.wal_store import WalStores
 
 _log = structlog.get_logger(__name__)
 _CHECK_S = 1.0
-"""Maximum wait for the end of the backup in the store. An unavailable store must not stop a
-quorum.
+"""Maximum time to wait for the store to return the end of the backup. An unavailable store must not
+stop a quorum.
 """
 
 
@@ -66,7 +66,7 @@ class RecoveredState:
 
     image: the image as of the quorum's committed end, which belongs to the writer from now on.
     snapshot_offset: the offset of the newest snapshot, or None. began_empty: whether the disk
-    contained no records at the start, and no leader has committed records since.
+    contained no records at startup and no leader has committed any since.
     """
 
     image: MetadataImage
@@ -264,7 +264,7 @@ class ActiveController:
 
     async def _check_backup(self) -> None:
         """Refuse to serve if the store contains records that the quorum lacks. A quorum with its
-        original disks lacks none, so this does not wait long for the store.
+        original disks lacks none, so the wait for the store is short.
         """
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):

@@ -1,5 +1,5 @@
-"""Track since when the writers of WALs in WAL stores have been dead, to determine when their leases
-have ended. Without a fence, only the lease stops a writer.
+"""Track how long the writers of WALs in WAL stores have been dead, to determine when their leases
+have ended. Without a fence, only the end of its lease stops a writer.
 """
 
 from typing import Final

@@ -92,8 +92,8 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.ReportLoad,
     lm.ProposeMoves,
 )
-"""Requests handled by the leader, in each case by a manager, except the last four, which do not
-concern metadata, and AbandonWalStore, which also reads the WAL store.
+"""Requests handled by the leader. A manager handles each of them, except AbandonWalStore, which
+also reads the WAL store, and the last four, which do not concern metadata.
 """
 
 _BACKED_UP = frozenset(
@@ -116,7 +116,7 @@ _BACKED_UP = frozenset(
 )
 """Requests that are acknowledged only once they are in the backup, because records that clients
 have acknowledged depend on them after the loss of all controllers' disks
-(docs/design/disaster-recovery.md). They are rare.
+(docs/design/disaster-recovery.md). Such requests are rare.
 """
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
@@ -260,8 +260,8 @@ class Dispatch:
         dead_wals: DeadWals,
         moved: MoveListener | None = None,
     ) -> None:
-        """moved: called with each planned move after both of its brokers have reported. wal_stores:
-        the WAL stores with which this controller is configured.
+        """moved: called with each planned move after both of its brokers have reported it.
+        wal_stores: the WAL stores with which this controller is configured.
         """
         self._moved = moved
         self._wal_stores = wal_stores
@@ -289,7 +289,7 @@ class Dispatch:
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,
         }
-        """Functions that are called after the request is committed."""
+        """Functions to call after the request is committed."""
         self._record_loss = self._write_handler(
             m.AbandonWalStore,
             lambda image, request, _: abandon_wal_store(
@@ -382,7 +382,7 @@ class Dispatch:
     async def _abandon_wal_store(
         self, request: m.AbandonWalStore, submission: Submission
     ) -> m.Reply[Any]:
-        """Abandon a WAL store that this controller cannot read."""
+        """Abandon a WAL store, provided that this controller cannot read it."""
         wal_store = await self._runtime.with_committed_image(
             lambda image: (
                 None

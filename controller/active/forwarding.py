@@ -35,7 +35,7 @@ class Access(NamedTuple):
 
 
 Need = tuple[Access, ...]
-"""Permissions of which the client needs one."""
+"""A set of permissions, one of which the client needs."""
 
 
 def _on_cluster(operation: Operation) -> Access:
@@ -59,7 +59,7 @@ def _created_topics(request: m.CreateTopics, image: MetadataImage) -> Iterator[N
             for operations in source.rights:
                 yield tuple(_on_topic(operation, source.name) for operation in operations)
         if topic.fork is not None:
-            # A fork contains the records of this topic, even if the configs name another source.
+            # A fork contains the records of this topic, even if the configs specify another source.
             forked = name_of(image, topic.fork.source_topic_id)
             if forked is not None:
                 yield (_on_topic(Operation.READ, forked),)
@@ -121,8 +121,8 @@ RIGHTS: Final[Mapping[type[m.Message], Callable[[Any, MetadataImage], Iterator[N
     tm.RenewDelegationToken: _nothing,
     tm.ExpireDelegationToken: _nothing,
 }
-"""Permissions that the client needs for each request that brokers forward. Other broker requests
-contain the broker's own id (`callers.ACTS_AS`), or do not change anything (`BROKERS_READ`).
+"""Permissions that the client needs for each request that brokers forward. All other broker
+requests contain the broker's own id (`callers.ACTS_AS`) or change nothing (`BROKERS_READ`).
 """
 
 
@@ -148,7 +148,7 @@ shorter.
 
 NEEDS_MAX: Final = 20_000
 """Maximum number of permissions checked for one request, because each check takes up to 40 us on
-the event loop. Brokers send requests that need fewer.
+the event loop. Brokers send only requests that need fewer.
 """
 
 _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
@@ -184,9 +184,11 @@ class RequestAuthorizer:
                 self._index.remove(record.acl)
 
     def refusal(self, request: m.Message, caller: Caller | None, image: MetadataImage) -> str:
-        """Return why the request is rejected, or "" if it is allowed. caller: None without TLS.
+        """Return the reason why the request is rejected, or "" if it is allowed. caller: None
+        without TLS.
 
-        A broker's request without a client is allowed only if it creates internal topics.
+        A broker's request without a client is allowed only if it creates nothing but internal
+        topics.
         """
         if not isinstance(request, m.ForwardedMessage):
             return ""

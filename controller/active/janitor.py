@@ -33,19 +33,19 @@ from penstock.stream.wal.wal_store import WalStores, check_identity
 _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 HOLDS_INTERVAL_S = 600.0
-"""Interval at which leases are read while no objects are due. Otherwise expired leases would
+"""Interval at which leases are read while no objects are due. Otherwise, expired leases would
 accumulate up to the limit.
 """
 
 Hold = Callable[[], Awaitable[int | None]]
-"""Returns the log offset from which on destroyed objects must be kept, or None for no limit. After
-an ObjectStoreError, nothing may be deleted.
+"""Returns the log offset from which destroyed objects must be kept, or None for no limit. After an
+ObjectStoreError, nothing may be deleted.
 """
 
 
 class _EndedWal(NamedTuple):
-    """An ended WAL. stores: the WAL stores that may contain slots, without ended ones; None stands
-    for the cluster's own store.
+    """An ended WAL. stores: the WAL stores that may contain slots, except ended ones; None means
+    the cluster's own store.
     """
 
     writer: BrokerIncarnation
@@ -62,15 +62,15 @@ def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | N
 
 
 def _all_stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | None]:
-    """Return the WAL's stores, and those that may contain only a marker, because the writer was
-    killed before its WAL had moved there.
+    """Return the WAL's stores, including stores that may contain only a marker because the writer
+    was killed before its WAL had moved there.
     """
     stores = _stores_of(image, wal)
     return stores + [store for store in image.wal_store_identities() if store not in stores]
 
 
 def _is_lost(image: MetadataImage, key: str) -> bool:
-    """Return whether the object is in a lost WAL store, in which nothing is deleted."""
+    """Return whether the object is in a lost WAL store, where nothing is deleted."""
     slot = parse_wal_key(key)
     return slot is not None and image.nodes.is_wal_store_lost(slot.wal_store)
 
@@ -83,15 +83,14 @@ class Janitor:
     """Deletes the unneeded objects of one cluster while its controller is active.
 
     An object is deleted when the read grace period has passed since the commit of its destruction,
-    by this process's monotonic clock, and when the backup contains that record: a recovery finds
-    everything to which its image refers (docs/design/disaster-recovery.md).
-    `ObjectRemoved` is written after the delete is confirmed; after a crash in between, the delete
-    is repeated.
+    by this process's monotonic clock, and when the backup contains that record: a recovery then
+    finds every object that its image refers to (docs/design/disaster-recovery.md). `ObjectRemoved`
+    is written after the delete is confirmed; after a crash in between, the delete is repeated.
 
-    In an ended WAL, slots that are registered as objects are kept, and so is everything from the
-    slot at which the WAL ended, because a fence must outlive every paused writer. The rest is
-    deleted when no slot is registered any more and the fence is older than
-    `wal.fence.retention.ms`, by the wall clocks of the store and the controller.
+    In an ended WAL, slots that are registered as objects are kept. So is everything from the slot
+    at which the WAL ended, because a fence must outlive every paused writer. The rest is deleted
+    once no slot is registered any more and the fence is older than `wal.fence.retention.ms`, by the
+    wall clocks of the store and the controller.
 
     The manifest is read before the leases. A reader is therefore safe if its root is still the
     newest one after it has written its lease.
@@ -125,14 +124,16 @@ class Janitor:
         self._holds_read_at = now()
         self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
-        """When each ended WAL was first seen, and the end of the metadata log at that time."""
+        """The time when each ended WAL was first seen, and the end of the metadata log at that
+        time.
+        """
         self._cleaned: dict[BrokerIncarnation, tuple[float, Millis]] = {}
-        """When the remaining slots of each ended WAL were deleted, and the modification time of the
-        WAL's fence in the store.
+        """The time when the remaining slots of each ended WAL were deleted, and the modification
+        time of the WAL's fence in the store.
         """
 
         self._protected_from: int | None = None
-        """Log offset from which on slots in WAL stores were protected in the last round."""
+        """Log offset from which slots in WAL stores were protected in the last round."""
         self.leased_bytes = 0
         """Bytes of destroyed slots in WAL stores that leases protected in the last round."""
 
@@ -175,8 +176,8 @@ class Janitor:
             _log.warning("wal_store_not_cleaned", error=str(error))
 
     def _bytes_protected(self, image: MetadataImage) -> int:
-        """Return the size of the destroyed slots in WAL stores whose grace period has ended and
-        that were kept in the last round because of the holds.
+        """Return the size of the destroyed slots in WAL stores that were kept in the last round
+        only because of the holds, after their grace period had ended.
         """
         protected_from = self._protected_from
         if protected_from is None:
@@ -235,7 +236,7 @@ class Janitor:
         return len(objects) if reply.status is Status.OK else 0
 
     async def _read_holds(self) -> int | None:
-        """Return the log offset from which on destroyed objects must be kept, or None."""
+        """Return the log offset from which destroyed objects must be kept, or None."""
         self._holds_read_at = self._now()
         holds = [await hold() for hold in self._holds]
         return min((found for found in holds if found is not None), default=None)
@@ -288,8 +289,8 @@ class Janitor:
     def _failing(
         stores: Sequence[WalStoreIdentity | None], error: Exception
     ) -> list[WalStoreIdentity | None]:
-        """Return the WAL stores among `stores`, one of which has failed. Raises the error if there
-        are none.
+        """Return the WAL stores among `stores`, any of which may have failed. Raises the error if
+        there are none.
         """
         wal_stores = [wal_store for wal_store in stores if wal_store is not None]
         if not wal_stores:
@@ -376,9 +377,9 @@ class Janitor:
 
     async def _clean_wal(self, wal: _EndedWal) -> tuple[int, Millis]:
         """Delete the slots below the end. The fence is at the end, possibly followed by slots that
-        a paused writer has written and that nobody reads. Return the number of deleted slots, and
-        the modification time of the newest remaining slot, or 0 after a graceful end, which needs
-        no fence.
+        a paused writer has written and nobody reads. Return the number of deleted slots, and the
+        modification time of the newest remaining slot, or 0 after a graceful end, which needs no
+        fence.
         """
         writer = wal.writer
         keys: list[str] = []

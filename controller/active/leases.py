@@ -44,7 +44,7 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def protected_from(self) -> int | None:
-        """Return the metadata offset from which on destroyed objects must be kept, or None if there
+        """Return the metadata offset from which destroyed objects must be kept, or None if there
         are no leases. Expired renewals are deleted.
 
         This takes one LIST, and one GET for each new renewal. Raises ObjectStoreError, after which
@@ -85,8 +85,8 @@ class LeaseBook:
         return min((lease.metadata_offset for lease in self._known.values()), default=None)
 
     async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
-        """Read one renewal. Return None if it was deleted after the LIST, which then may not
-        include the next renewal.
+        """Read one renewal. Return None if it was deleted after the LIST; the LIST may then lack
+        the next renewal.
         """
         try:
             data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)

@@ -38,8 +38,8 @@ _NO_BROKER: Final = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
 
 class LostRanges:
-    """The task of one active controller. It may be repeated after a crash, because an object that
-    was not committed is destroyed when its preparation expires.
+    """The task of one active controller. It can safely be repeated after a crash, because an
+    uncommitted object is destroyed when its preparation expires.
     """
 
     def __init__(self, runtime: Runtime, store: ObjectStore, *, now_ms: WallClock) -> None:
@@ -47,7 +47,7 @@ class LostRanges:
         self._store = store
         self._now_ms = now_ms
         self._done: set[WalStoreId] = set()
-        """Lost WAL stores to which no log refers any more."""
+        """Lost WAL stores that no log refers to any more."""
         self._wake = asyncio.Event()
         runtime.observe(self._note)
 
@@ -162,8 +162,8 @@ class LostRanges:
 
 
 def _check(reply: Reply[Any]) -> None:
-    """Raise Refused unless the changes were committed. `run` then waits before it retries, because
-    each attempt writes another object.
+    """Raise Refused unless the changes were committed, so that `run` waits before it retries: each
+    attempt writes another object.
     """
     if reply.status is not Status.OK:
         raise Refused(reply.status, reply.detail)

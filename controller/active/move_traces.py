@@ -1,5 +1,5 @@
-"""Keep brokers' measurements of their parts of moves, for `penstock reassign trace`, in the memory
-of the active controller. Pure.
+"""Keep the measurements that brokers report about partition moves in the memory of the active
+controller, for `penstock reassign trace`. Pure.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ target. Must not block or raise.
 
 
 class MovePairs:
-    """Matches the two reports of each move. If the source has died, it reports nothing, and the
-    move is dropped.
+    """Matches the two reports of each move. If the source has died, it reports nothing, so the move
+    is dropped.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Limit the partitions that clients create and delete in the whole cluster (KIP-599). Pure.
+"""Limit the rate at which clients create and delete partitions in the entire cluster (KIP-599).
+Pure.
 
 Brokers report the clients that have such a quota. The buckets exist only in memory, so after a
 change of the active controller, all of them are full, as in Kafka.
@@ -18,15 +19,15 @@ from penstock.controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTT
 
 BUCKETS_MAX: Final = 10_000
 """Maximum number of buckets, of about 300 bytes each. The least recently used one is dropped first,
-because it has most likely been refilled, so that a new one is equal.
+because it has most likely been refilled, in which case a new bucket is identical.
 """
 
 V = TypeVar("V", TopicsCreated, ItemResults)
 
 
 class TokenBucket:
-    """Tokens that are refilled at the rate of a quota, up to the total of the whole window. The
-    bucket is full at first. Its balance may become negative.
+    """Tokens that are refilled at the rate of a quota, up to the total for a whole window. The
+    bucket is initially full. Its balance may become negative.
     """
 
     __slots__ = ("_at_ms", "_tokens", "_window_ms")
@@ -89,7 +90,7 @@ class MutationQuotas:
         self._window_ms = window_ms
         self._now = now
         self._buckets: dict[Scope, TokenBucket] = {}
-        """By quota entity, in last-use order."""
+        """Buckets by quota entity, in last-use order."""
 
     def __len__(self) -> int:
         """Return the number of buckets."""

@@ -41,11 +41,11 @@ Chore = Callable[[MetadataImage, Millis], list[Record]]
 class Ticks:
     """The periodic tasks of one active controller.
 
-    Managers make all decisions. The writer runs and commits them like requests, in bounded
-    transactions that are repeated while there is work. The work depends on the current state, not
-    on events, so a lost wake-up delays it by at most one maintenance interval. Fencing has its own
-    task, so that long maintenance does not delay it. Durations are measured with a monotonic clock,
-    and restart with a new leader.
+    Managers make all decisions. The writer runs and commits these decisions like requests, in
+    bounded transactions that are repeated while there is work. The work depends on the current
+    state, not on events, so a lost wake-up delays it by at most one maintenance interval. Fencing
+    has its own task, so that long maintenance does not delay it. Durations are measured with a
+    monotonic clock and restart when the leader changes.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Ticks:
         self._due = due
         self._timeline = timeline
         self._moves: dict[MoveUnderWay, float] = {}
-        """When this process first saw each move."""
+        """The time when this process first saw each move."""
         self._backed_up = backed_up
         self._dead_wals = dead_wals
         self._lost_wals: dict[BrokerIncarnation, MetadataOffset] = {}
@@ -164,7 +164,7 @@ class Ticks:
             )
 
     async def maintain(self) -> None:
-        """Run all maintenance, now and then repeatedly, until cancelled or until the runtime
+        """Run all maintenance immediately and then repeatedly, until cancelled or until the runtime
         ends.
         """
         while True:
@@ -194,8 +194,7 @@ class Ticks:
 
     def _end_lost_wals(self, image: MetadataImage, now_ms: Millis) -> list[Record]:
         """End WALs in lost WAL stores after the loss is in the backup. Otherwise, a recovery from
-        the backup could read such a WAL again, although it overlaps with the records of later
-        leaders.
+        the backup could read such a WAL again, although it overlaps the records of later leaders.
         """
         self._dead_wals.note(image)
         seen = self._lost_wals
@@ -253,6 +252,6 @@ class Ticks:
 
 
 OVER = (QuorumClosed, NotLeader)
-"""Errors with which the tasks end normally: the runtime has ended, and another controller or
-process takes over.
+"""Errors that end the tasks normally: the runtime has ended, and another controller or process
+takes over.
 """

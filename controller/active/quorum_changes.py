@@ -1,5 +1,5 @@
-"""Requests about the quorum, which the leader handles: describe it, add, promote and remove
-members, and transfer leadership (KIP-595, KIP-853).
+"""Quorum requests, which the leader handles: describe it, add, promote and remove members, and
+transfer leadership (KIP-595, KIP-853).
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from penstock.controller.raft.replicated_log import RaftQuorum
 _log = structlog.get_logger(__name__)
 
 CATCH_UP_S_MAX = 2.0
-"""Maximum time for which one request waits for a learner, after which the sender retries. It is
-shorter than an attempt of `ControllerClient`.
+"""Maximum time that one request waits for a learner; after that, the sender retries. It is shorter
+than an attempt of `ControllerClient`.
 """
 
 LAG_ENTRIES_MAX = 100
-"""Maximum lag with which a learner becomes a voter. Such a lag does not delay commits, because the
+"""Maximum lag at which a learner may become a voter. Such a lag does not delay commits, because the
 next append brings the learner up to date.
 """
 
@@ -250,7 +250,7 @@ class QuorumChanges:
                 break
             await asyncio.sleep(self._config.raft_heartbeat_ms / 4_000)
         if core.vote == core.id:
-            # A retry would make the controllers unavailable again.
+            # A retry would make the quorum unavailable again.
             return self._reply(
                 m.Status.VOTER_NOT_FOUND, f"controller {target} has not taken over in time"
             )
@@ -272,7 +272,7 @@ class QuorumChanges:
 
     async def _is_free(self) -> bool:
         """Wait until no change is in progress. Return False after one election timeout. Most
-        changes, including changed controller addresses, take milliseconds.
+        changes, including those of controller addresses, take milliseconds.
         """
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while self._change_under_way or self._is_changing(self._leading()):

@@ -1,8 +1,8 @@
 """Measure the ages of metadata records with the monotonic clock of one process. Pure.
 
-The active controller records the end of the log, with the time. A record below an end that was
-recorded t seconds ago is at least t seconds old. A new leader starts with an empty timeline, so all
-grace periods restart.
+The active controller records the end of the log together with the time. A record below an end that
+was recorded t seconds ago is at least t seconds old. A new leader starts with an empty timeline, so
+all grace periods restart.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from penstock.controller.metadata.records import MetadataOffset
 
 MOMENTS_MAX = 4_096
 GAP_MAX = 1 / 64
-"""The largest gap between two moments after some in between were dropped, as a part of their age:
+"""The largest gap that dropping moments may leave between two others, as a fraction of their age:
 4,096 moments at intervals of 1 s suffice for years.
 """
 

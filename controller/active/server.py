@@ -61,7 +61,7 @@ About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
 CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
-"""Returns None if there is no image with only committed records."""
+"""Returns a copy of the image, or None if no image contains only committed records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Lead:
     """Handles requests and keeps sessions while this controller leads.
 
     methods: handlers by the name of the request class. forwarding: authorizes requests that brokers
-    forward. backup_offset: returns the offset below which all metadata is in the store, for a
+    forward. backup_offset: returns the offset below which all metadata is in the store, both for a
     recovery and for readers.
     """
 
@@ -101,10 +101,10 @@ class ControllerService:
     """Serves both gRPC services on one port. While this controller is active, it handles requests
     and maintains sessions; otherwise, it redirects requests, and serves only committed records.
 
-    Requests are decoded and checked before they are queued. Followers receive only committed
+    Requests are decoded and validated before they are queued. Followers receive only committed
     records, in order, from the log or, if the log starts too late, from a snapshot of the image
-    between two batches. A slow follower does not delay others: its stream blocks without
-    heartbeats, and the follower closes it.
+    between two batches. A slow follower does not delay others: its stream blocks and delivers no
+    heartbeats, so the follower closes it.
 
     standby: copies the image while this controller is not active. raft: serves the streams of other
     controllers.
@@ -161,8 +161,8 @@ class ControllerService:
         return await self._listener.start(self._config.host, self._config.port)
 
     async def stop(self) -> None:
-        """End all streams, with the information that this controller is stopping. Call this after
-        fencing has stopped. Calls in progress have 0.2 s to complete.
+        """End all streams, informing the followers that this controller is stopping. Call this
+        after fencing has stopped. Calls in progress have 0.2 s to complete.
         """
         self._stopping = True
         for task in list(self._followers):
@@ -343,12 +343,12 @@ class ControllerService:
     def _of_another_epoch(
         self, metadata: Mapping[str, object], epoch: ControllerEpoch
     ) -> Reply[Any] | None:
-        """Return a rejection if the attempt has another epoch than this leader, or None if the
-        epochs match.
+        """Return a rejection if the attempt's epoch differs from this leader's epoch, otherwise
+        None.
 
-        With a later epoch, another controller leads, which this one has not detected yet. With an
-        earlier one, or none, the attempt may be late, and another request may have overwritten its
-        effect.
+        A later epoch means that another controller leads and this one has not detected it yet. With
+        an earlier epoch or none, the attempt may be late, and another request may already have
+        overwritten its effect.
         """
         named = str(metadata.get(EPOCH_KEY, ""))[:20]
         named_epoch = int(named) if named.isdecimal() else 0
@@ -386,7 +386,7 @@ class ControllerService:
         hello = await self._hello_of(cast("bytes", data), context)
         if hello is None:
             return
-        # Observers must not take the place of brokers, which would be fenced.
+        # Observers must not take the place of brokers, because those brokers would be fenced.
         is_observer = hello.node_id < 0
         count = sum((other.node_id < 0) == is_observer for other in self._followers.values())
         if count >= self._config.followers_count_max:
@@ -421,7 +421,7 @@ class ControllerService:
 
     async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
         """Return the first message, or None if the stream was ended because the message is invalid
-        or the caller is not this node.
+        or from a caller that is not this node.
         """
         try:
             hello = _follow_decoder.decode(data)
@@ -494,7 +494,9 @@ class ControllerService:
             feed.heard = request.heartbeat
 
     def _backup_offset(self) -> MetadataOffset:
-        """Return the end of the backup, which only the leader knows, or 0."""
+        """Return the end of the backup, or 0 if this controller is not the leader and thus does not
+        know it.
+        """
         return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
 
     def _now_ms(self) -> int:
@@ -512,7 +514,7 @@ class _StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A broker's session on one stream, with the leader's sessions that contain it."""
+    """A broker's session on one stream, and the leader's sessions that contain it."""
 
     sessions: Sessions
     node: FollowRequest

@@ -16,8 +16,8 @@ class _Session:
     heard_ms: int | None = None
     """Time of the last heartbeat, or None."""
     stream: int | None = None
-    """Number of the Follow stream that carries the session, or None if it broke or was not opened
-    yet.
+    """Number of the Follow stream that carries the session, or None if the stream broke or has not
+    been opened yet.
     """
     attempt: int = 0
     """The follower's own number for the last stream."""
@@ -45,9 +45,9 @@ class Sessions:
 
     A session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
     `timeout_ms` after its last heartbeat, and is never resumed. Heartbeats that arrive while the
-    fence is being committed are ignored. A registration whose reply is repeated from the cache
-    after the fence does not open a session. A node that has registered, or that was registered when
-    a new leader started, has the full timeout at first. Time in which this process was not running
+    fence is being committed are ignored. A registration does not open a session if its reply is
+    repeated from the cache after the fence. A node that has registered, or that was registered when
+    a new leader started, initially has the full timeout. Time in which this process was not running
     is not counted.
     """
 
@@ -80,8 +80,8 @@ class Sessions:
             del self._sessions[node_id]
 
     def is_overtaken(self, node_id: NodeId, node_epoch: NodeEpoch, attempt: int) -> bool:
-        """Return whether a later stream of the follower was opened. The follower has then abandoned
-        this stream, which must not take over the session.
+        """Return whether a later stream of the follower was opened. If so, the follower has
+        abandoned this stream, which must not take over the session.
         """
         session = self._current(node_id, node_epoch)
         return session is not None and attempt < session.attempt
@@ -90,7 +90,7 @@ class Sessions:
         self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int, attempt: int = 0
     ) -> int | None:
         """Record that a Follow stream was opened, which replaces the previous one. Return its
-        number, or None if this (node, epoch) has no session. Check `is_overtaken` before.
+        number, or None if this (node, epoch) has no session. Check `is_overtaken` first.
         """
         session = self._current(node_id, node_epoch)
         if session is None:
@@ -114,8 +114,8 @@ class Sessions:
         return True
 
     def broken(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> None:
-        """Record that a stream ended. If it carried the session, the grace period starts, which
-        does not extend the timeout.
+        """Record that a stream ended. If the stream carried the session, the grace period starts.
+        It does not extend the timeout.
         """
         session = self._current(node_id, node_epoch)
         if session is not None and session.stream == stream:
@@ -164,7 +164,7 @@ class Sessions:
         )
 
     def describe(self, node_id: NodeId, now_ms: int) -> BrokerSession | None:
-        """Describe the session of a node for operators, or return None if it has none."""
+        """Describe the session of a node for operators, or return None if the node has none."""
         session = self._sessions.get(node_id)
         if session is None:
             return None

@@ -47,7 +47,8 @@ class Snapshotter:
     async def run(self) -> None:
         """Run until cancelled or until the runtime ends.
 
-        After a store failure, the snapshot is retried; the journal grows until one succeeds.
+        After a store failure, the snapshot is retried; the journal keeps growing until one
+        succeeds.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)

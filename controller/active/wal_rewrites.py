@@ -10,11 +10,13 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.stream.ports import BrokerIncarnation
 
 _TERM_S: Final = 30.0
-"""How long a broker keeps the job. The time is limited because the broker may be unable to do the
-job, for example if it cannot read the WAL store.
+"""How long a broker keeps the job. The time is limited because the broker may be unable to complete
+the job, for example because it cannot read the WAL store.
 """
 _TURN_S: Final = 6.0
-"""How long the broker cannot receive the job again, so that others can: three report intervals."""
+"""How long the broker is not assigned the job again, so that other brokers get their turn: three
+report intervals.
+"""
 _SEARCH_S: Final = 1.0
 
 

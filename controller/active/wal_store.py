@@ -1,5 +1,5 @@
 """Register the configured WAL store: create its identity object and add the store to the metadata.
-Another controller or an earlier run may have already done either.
+Either step may already have been done by another controller or an earlier run.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ cluster.
 
 
 async def why_not_lost(wal_stores: WalStores, wal_store: WalStoreIdentity) -> str:
-    """Return why the WAL store is not considered lost, or "" if it is. It is lost if this process
-    is configured with a WAL store, and several attempts to read the identity fail.
+    """Return the reason why the WAL store is not considered lost, or "" if it is. It is lost if
+    this process is configured with a WAL store, and several attempts to read the identity fail.
     """
     if wal_stores.configured is None:
         return (
@@ -115,7 +115,8 @@ class WalStoreRegistrar:
             _log.error("wal_store_wrong", url=configured.url, error=error)
             return True
         if needed is not None:
-            # Do not create an identity: it would make an empty store look like the right one.
+            # Do not create an identity, because that would make an empty store look like the right
+            # one.
             found = await identity_of(configured.store)
             if found is None:
                 _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
@@ -128,8 +129,8 @@ class WalStoreRegistrar:
             except Refused as refused:
                 _log.error("wal_store_wrong", url=configured.url, error=refused.detail)
                 return False
-            # This cluster has no WAL in the store yet, and could reuse the keys of an earlier
-            # cluster.
+            # This cluster does not have a WAL in the store yet, so it could reuse the keys of an
+            # earlier cluster.
             if (key := await foreign_key(configured.store)) is not None:
                 error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
                 _log.error("wal_store_not_empty", url=configured.url, error=error)

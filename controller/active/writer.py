@@ -1,7 +1,7 @@
 """The single writer: commits requests through the quorum in batches.
 
-There is one proposal at a time, and requests that arrive meanwhile form the next batch. Batches
-thus grow with the load, and an idle controller responds after one fdatasync.
+There is one proposal at a time, and requests that arrive in the meantime form the next batch.
+Batches thus grow with the load, and an idle controller responds after one fdatasync.
 """
 
 import asyncio
@@ -122,8 +122,9 @@ class Runtime:
 
     @property
     def image(self) -> MetadataImage:
-        """The image, for metrics only, because it may contain uncommitted records. Do not store or
-        change it."""
+        """The image. Use it only for metrics, because it may contain uncommitted records. Do not
+        store or change it.
+        """
         return self._image
 
     @property
@@ -141,7 +142,7 @@ class Runtime:
             await asyncio.wait((self._task,))
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """Call `note` with the records of each request before they are committed. After they are
+        """Call `note` with the records of each request before they are committed. Once they are
         committed, `with_committed_image` includes them. `note` must be fast.
         """
         self._observers.append(note)
@@ -159,7 +160,7 @@ class Runtime:
         """Run `work` in its turn, and return the reply after its records are committed.
 
         request_id: a retry with the same id receives the same reply, without repeating the work.
-        committed: called once with the reply after the commit, even if this call has ended before.
+        committed: called once with the reply after the commit, even if this call has already ended.
         Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
         the reply is CONTROLLER_BUSY.
         """
@@ -186,8 +187,8 @@ class Runtime:
         return found
 
     def _cached_response(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """Return the reply that an earlier attempt has received or is waiting for. An attempt that
-        expired in the queue did not run, so it is run now.
+        """Return the reply that an earlier attempt has received or is waiting for. If the earlier
+        attempt expired in the queue, it did not run, so the request runs now.
         """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known

@@ -29,8 +29,8 @@ _log = structlog.get_logger(AUDIT)
 
 LOG_INTERVAL_S: Final = 60.0
 _LOGGED_COUNT_MAX: Final = 1_000
-"""Maximum number of distinct rejections that are tracked, so that each is logged at most once a
-minute.
+"""Maximum number of distinct rejections that are tracked in order to log each of them at most once
+a minute.
 """
 
 

@@ -1,7 +1,7 @@
 """Decide which callers may call which controller methods, by the names in their certificates. Pure.
 
 Methods without an entry in METHODS cannot be called, and a caller without a role cannot call any
-method. A certificate with a node id is valid only for this id.
+method. A certificate that contains a node id is valid only for this id.
 """
 
 import re
@@ -134,7 +134,7 @@ ACTS_AS: Final[Mapping[str, CallerRole]] = {
         m.DrainBroker,
     )
 } | {m.AddLearner.__name__: CallerRole.CONTROLLER}
-"""Requests whose `node_id` must be the caller's own, with the required role. An admin may drain any
+"""Requests whose `node_id` must be the caller's own, and the required role. An admin may drain any
 broker.
 """
 
@@ -161,7 +161,7 @@ def _pattern(rule: str) -> re.Pattern[str]:
 
 
 def method_refusal(caller: Caller, method: str) -> str:
-    """Return why the caller may not call the method, or "" if it may."""
+    """Return the reason why the caller may not call the method, or "" if it may."""
     allowed = METHODS[method]
     if not allowed.isdisjoint(caller.roles):
         return ""
@@ -178,7 +178,7 @@ def method_refusal(caller: Caller, method: str) -> str:
 
 
 def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
-    """Return why the caller may not act as this node, or "" if it may."""
+    """Return the reason why the caller may not act as this node, or "" if it may."""
     ids = caller.roles.get(role)
     if ids is None:
         return f"the certificate ({caller}) is not of the role {role}"
@@ -192,7 +192,9 @@ def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
 
 
 def request_refusal(caller: Caller, request: object) -> str:
-    """Return why the caller may not send this request for the node in it, or "" if it may."""
+    """Return the reason why the caller may not send this request for the node in it, or "" if it
+    may.
+    """
     method = type(request).__name__
     role = ACTS_AS.get(method)
     if role is None or (CallerRole.ADMIN in METHODS[method] and CallerRole.ADMIN in caller.roles):

@@ -31,7 +31,7 @@ from penstock.controller.metadata.records import MetadataOffset
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
-"""Timeout of one attempt, after which the client retries at this controller or its successor."""
+"""Timeout of one attempt. After it, the client retries at this controller or its successor."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
@@ -76,8 +76,9 @@ class ControllerClient:
     returns after the local image includes its change (read your writes).
 
     addresses: host:port of controllers. The client finds the active controller through redirects,
-    and new ones through `learn`. tls: None for plaintext. on_problem: called when a controller
-    cannot be used because of TLS or the certificate, at most once a minute for the same reason.
+    and new controllers through `learn`. tls: None for plaintext. on_problem: called when a
+    controller cannot be used because of TLS or the certificate, at most once a minute for the same
+    reason.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ControllerClient:
         assert addresses, "at least one controller address"
         self.tls = tls
         self.problem = ""
-        """Why the last connection failed, if the reason was TLS or the certificate; otherwise
+        """Error of the last connection if it failed because of TLS or the certificate; otherwise
         empty.
         """
         self._consecutive_failures = 0
@@ -121,7 +122,7 @@ class ControllerClient:
         return tuple(self._addresses)
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Use the addresses reported by the quorum. The configured ones are used last."""
+        """Use the addresses reported by the quorum. The configured ones are tried last."""
         if addresses:
             self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
@@ -151,8 +152,8 @@ class ControllerClient:
         return self._consecutive_failures >= len(self._addresses)
 
     def failed(self, address: str, error: RpcFailed) -> None:
-        """Record that a controller did not respond, and report this if the reason is TLS or the
-        certificate.
+        """Record that a controller did not respond. Report this if TLS or the certificate is the
+        reason.
         """
         detail = error.details() or ""
         if error.code() is StatusCode.UNAUTHENTICATED:
@@ -359,7 +360,7 @@ class ControllerClient:
         return await self._call(request, m.KeyValue, timeout_s)
 
     async def confirm_metadata(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Return after the local image includes everything that was committed before this call."""
+        """Wait until the local image includes everything that was committed before this call."""
         await self._exchange(m.ConfirmMetadata(), m.MetadataConfirmed, timeout_s)
 
     async def prepare_rewrite(
@@ -461,8 +462,8 @@ class ControllerClient:
     async def _attempt(
         self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
     ) -> "m.Reply[_T] | str":
-        """Return the reply, or the reason why there is none. Without a reply, the outcome is
-        unknown, and the next controller is tried.
+        """Return the reply, or the reason why there is none. In that case, the outcome is unknown,
+        and the next controller is tried.
         """
         address = self._active
         try:
@@ -503,7 +504,7 @@ class ControllerClient:
 
     def _drop_outdated_channels(self) -> None:
         """Replace the channels after the TLS files have changed, because a channel reconnects with
-        the files with which it was created. Calls in progress complete on the old channels.
+        the files that it was created with. Calls in progress complete on the old channels.
         """
         if self.tls is None or (pem := self.tls.current()) is self._pem:
             return

@@ -9,9 +9,9 @@ from penstock.controller.api.errors import ControllerError
 
 
 class ConfirmedReads:
-    """The shared reads of one process. A read is used only by requests that arrived before it
-    started, so the image afterwards includes everything that was committed before these requests.
-    At most one read runs at a time, and the next one serves all requests that arrive meanwhile.
+    """The shared reads of one process. A read serves only requests that arrived before it started,
+    so after the read, the image includes everything that was committed before these requests. At
+    most one read runs at a time, and the next one serves all requests that arrive in the meantime.
 
     read: see `ControllerClient.confirm_metadata`.
     """

@@ -58,7 +58,9 @@ class ControllerBusy(RequestRefused):
 
 
 class NotLeader(ControllerError):
-    """This process is not the active controller. `leader`: address of the active one, if known."""
+    """This process is not the active controller. `leader`: address of the active controller, if
+    known.
+    """
 
     retriable = True
 
@@ -68,7 +70,7 @@ class NotLeader(ControllerError):
 
 
 class ChangeRefused(ControllerError):
-    """The quorum cannot be changed in this way, or not now."""
+    """The quorum cannot be changed in this way, or not at the moment."""
 
 
 class QuorumClosed(ControllerError):
@@ -102,8 +104,8 @@ _JOIN_AGAIN = (
 
 
 class JournalCorrupt(ControllerError):
-    """Committed bytes of the journal do not match their checksum. The controller neither guesses
-    nor truncates.
+    """Committed bytes of the journal do not match their checksum. The controller stops instead of
+    truncating the journal.
     """
 
     def __init__(self, path: str, position: int, what: str) -> None:
@@ -116,8 +118,8 @@ class JournalCorrupt(ControllerError):
 
 
 class JournalStateLost(ControllerError):
-    """The journal lacks promises of this data directory: it was emptied, replaced, or restored from
-    an older copy.
+    """The journal lacks Raft promises that were made with this data directory: it was emptied,
+    replaced, or restored from an older copy.
     """
 
     def __init__(self, path: str, what: str) -> None:
@@ -212,7 +214,7 @@ class RecoveryRefused(ControllerError):
 
 
 class DataDirInUse(ControllerError):
-    """Another process holds the data directory's lock."""
+    """Another process holds the lock of the data directory."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(
@@ -222,7 +224,9 @@ class DataDirInUse(ControllerError):
 
 
 class StoreNotEmpty(ControllerError):
-    """A new cluster would start in a store with objects of another one, and reuse their keys."""
+    """A new cluster would start in a store that contains another cluster's objects, and would reuse
+    their keys.
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(

@@ -51,8 +51,8 @@ to start a stream.
 """
 PAUSE_ENDED_S = 0.05
 SILENT_STREAMS_MAX = 2
-"""Maximum number of silent streams that stay open: the first one, which has delivered messages, and
-the last one, which carries the session if its first message has arrived.
+"""Maximum number of silent streams that stay open: the first stream, which has delivered messages,
+and the last one, which carries the session if its first message has arrived.
 """
 
 BACKOFF_FIRST_MS = 20
@@ -62,7 +62,7 @@ default.
 """
 
 ALARM_INTERVAL_S = 60.0
-"""Minimum interval between two reports of a controller with older metadata than before."""
+"""Minimum interval between two reports that a controller has older metadata than before."""
 
 STOPPING_DETAIL = "stopping"
 """Detail of the error with which a stopping controller ends its streams, after it has stopped
@@ -107,7 +107,7 @@ class _StreamEnd(Enum):
 
 
 class FollowerStopped(ControllerError):
-    """Raised when the follower has stopped or failed, so the image no longer changes."""
+    """Raised when the follower has stopped or failed, so that the image no longer changes."""
 
 
 class FollowerFenced(FollowerStopped):
@@ -126,7 +126,9 @@ class _OlderSnapshot(ControllerError):
             f"the snapshot at offset {offset} was rejected: {applied} is already applied"
         )
         self.is_deposed = is_deposed
-        """Whether the sender leads an epoch that has ended, so that it may lag for a moment."""
+        """Whether the sender leads an epoch that has already ended, and thus may lag for a
+        moment.
+        """
 
 
 class _Stream:
@@ -144,14 +146,15 @@ class _Stream:
         """The tasks that use the call. `close` cancels them."""
         self.message_count = 0
         self.heard_at = now
-        """When the last message arrived, or when the stream was opened."""
+        """The time when the last message arrived or, before that, when the stream was opened."""
         self.is_silent = False
 
     async def close(self) -> None:
         self.call.cancel()
         for task in self.tasks:
             task.cancel()
-        # `await task` would not distinguish our cancellation from the task's.
+        # `await task` would not distinguish the cancellation of this task from that of the awaited
+        # one.
         if self.tasks:
             await asyncio.wait(self.tasks)
         for task in self.tasks:
@@ -167,7 +170,7 @@ class MetadataFollower:
     the changes of every batch, and the image does not change while they run. `can_write` returns
     False before the controller can have assigned this broker's partitions to others
     (`controller.api.lease` explains why). A snapshot that ends before the applied offset is
-    rejected; a history that `penstock controller recover` has started has far larger offsets. A
+    rejected; a history started by `penstock controller recover` has far higher offsets. A
     subscriber that raises stops the follower. `failed` then contains the exception, and the process
     should exit.
 
@@ -198,7 +201,7 @@ class MetadataFollower:
         self._silent: list[_Stream] = []
         """Streams that have fallen silent. They stay open until another stream delivers messages,
         because closing one would let its controller fence after the short grace period, although
-        one of the processes may just have been slow.
+        either process may merely have been slow.
         """
         self._silent_attempt_count = 0
         """Number of streams that have fallen silent before their first message, since the last
@@ -221,7 +224,7 @@ class MetadataFollower:
         """The newest epoch of a controller whose batch was applied."""
         self._regression_logged_at = -ALARM_INTERVAL_S
         self.regression = ""
-        """Why the controllers' metadata is rejected, or empty if it is accepted."""
+        """The reason why the controllers' metadata is rejected, or empty if it is accepted."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -242,14 +245,16 @@ class MetadataFollower:
 
     @property
     def behind_count(self) -> int:
-        """Number of records that are not applied here yet, although the controller has committed
-        them according to its last message.
+        """Number of records that the controller has committed, according to its last message, but
+        that are not applied here yet.
         """
         return max(0, self._committed - self._image.end_offset)
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the last message. The controller sends one with every heartbeat."""
+        """Seconds since the last message. The controller sends at least one per heartbeat
+        interval.
+        """
         return max(0.0, self._now() - self._heard_at)
 
     @property
@@ -260,7 +265,7 @@ class MetadataFollower:
         return self._lease.ended
 
     def can_write(self) -> bool:
-        """Return whether the session is alive, as far as this process can determine. This takes one
+        """Return whether the session is alive, as far as this process can tell. This takes one
         clock read.
         """
         return self._lease.is_alive(self._now())
@@ -432,8 +437,8 @@ class MetadataFollower:
             limit_s = SILENCE_S if count else self._first_silence_s()
             await asyncio.wait((reading,), timeout=max(limit_s - quiet_s, 0.0))
             if stream.message_count == count:
-                # After a pause of this process, the timer fires before the messages that arrived
-                # during the pause are read. One of them may say that another incarnation has
+                # After this process was paused, the timer fires before the messages that arrived
+                # during the pause are read. One of them may report that another incarnation has
                 # replaced this one.
                 await asyncio.wait((reading,), timeout=PAUSE_ENDED_S)
             if stream.message_count == count and not reading.done():
@@ -492,8 +497,8 @@ class MetadataFollower:
         elif self._session_at not in {"", address}:
             return
         elif end is _StreamEnd.SILENT or (self._is_session_open() and not end.stops_fencing):
-            # This also applies if reconnecting fails, because the controller has not detected that
-            # the stream broke.
+            # This also applies if reconnecting fails, because the controller may not have detected
+            # that the stream broke.
             self._lease.stream_fell_silent(self._now())
         else:
             self._lease.stream_broke(
@@ -519,7 +524,7 @@ class MetadataFollower:
         incarnation was fenced, or replaced by another process.
         """
         if stream not in self._silent:
-            return  # closed by this process
+            return  # this process has closed the stream
         self._silent.remove(stream)
         self._close_soon(stream)
         if not reading.cancelled():

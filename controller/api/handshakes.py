@@ -1,4 +1,4 @@
-"""Count TLS handshakes on a controller's port, and connections with calls.
+"""Count TLS handshakes and connections with calls on a controller's port.
 
 gRPC does not report failed handshakes. A handshake without a later call comes from a peer without a
 valid certificate or without TLS, from a port probe, or from a peer that sent no request.
@@ -21,8 +21,8 @@ LOOK_INTERVAL_S: Final = 60.0
 
 class HandshakeCounts:
     """Counters, which never decrease. At most PEERS_MAX addresses are kept; with more open
-    connections, a connection that was dropped is counted again on its next call. `begun` is called
-    from gRPC's threads, all other methods from one thread.
+    connections, a dropped one is counted again at its next call. `begun` is called from gRPC's
+    threads, all other methods from one thread.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class HandshakeCounts:
         """Addresses of connections with calls, in the order of their last call."""
         self._connected_count = 0
         self._settled_count = 0
-        """Number of handshakes that had started at the last check. They are complete at the next
+        """Number of handshakes that had started at the last check. They have completed by the next
         check.
         """
         self._reported_count = 0

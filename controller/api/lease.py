@@ -2,7 +2,7 @@
 seconds.
 
 See docs/design/fencing.md. The fence in the WAL also protects the data, except in a WAL store that
-an operator abandons, where only the end of the lease stops a writer.
+an operator abandons, where only the end of the lease stops the writer.
 """
 
 from collections import deque
@@ -11,10 +11,12 @@ SESSION_SHARE = 0.85
 GRACE_SHARE = 0.4
 HEARTBEAT_SHARE = 0.5
 HEARTBEAT_S_DEFAULT = 0.1
-"""Heartbeat interval before the first message of the controller, which contains its limits."""
+"""Heartbeat interval until the first message of the controller arrives, which contains the
+controller's limits.
+"""
 
 SENT_COUNT_MAX = 64
-"""Maximum number of pending heartbeats that are kept. Older ones could only yield an expired
+"""Maximum number of pending heartbeats that are kept. Older ones would only result in an expired
 lease.
 """
 
@@ -23,10 +25,10 @@ class Lease:
     """The time until which a broker may rely on its session. The lease ends before the controller
     can have fenced the node.
 
-    Let a heartbeat leave the broker at s and reach the controller at h >= s. The controller fences
-    at h + T at the earliest (T: session timeout). The lease ends at s + 0.85 T, where only
-    acknowledged heartbeats count. So s + 0.85 T < h + T, regardless of network delays and process
-    pauses, unless the rates of the two monotonic clocks differ by 15 % or more.
+    Suppose that a heartbeat leaves the broker at s and reaches the controller at h >= s. The
+    controller fences at h + T at the earliest (T: session timeout). The lease ends at s + 0.85 T,
+    where only acknowledged heartbeats count. Thus s + 0.85 T < h + T, regardless of network delays
+    and process pauses, unless the rates of the two monotonic clocks differ by 15 % or more.
 
     A network may reset the controller's end of a stream while it drops all packets to the broker.
     The controller then fences after the grace period, and the broker's responses about the end of a
@@ -53,10 +55,10 @@ class Lease:
         """The time at which the lease ends.
 
         If a connection is refused, the controller is considered dead, and the broker may
-        acknowledge until this time: the fence in the WAL protects every acknowledgment anyway, and
-        producers are not affected by a killed controller. A silent stream does not shorten this
-        time, because the follower keeps it open until another one delivers messages, so the
-        controller fences only after T.
+        acknowledge until this time: the fence in the WAL protects every acknowledgment anyway, so a
+        killed controller does not affect producers. A silent stream does not shorten this time,
+        because the follower keeps it open until another one delivers messages, so the controller
+        fences only after T.
         """
         return float("-inf") if self._ended else min(self._until, self._broken_until)
 
@@ -68,7 +70,7 @@ class Lease:
         A refused connection does not extend this time, because a firewall or a forwarded port may
         refuse connections while the controller is alive and can fence this broker, and nothing else
         prevents stale responses about the end of a log. A silent stream does not extend it either,
-        because its end may be lost like everything else that the controller sends.
+        because the notice of its end may be lost like everything else that the controller sends.
         """
         return min(self.until, self._unsure_from)
 

@@ -10,9 +10,7 @@ from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
-"""Maximum number of partitions in a report. These are the most loaded ones; the others are
-summed.
-"""
+"""Maximum number of partitions in a report. These are the busiest ones; the others are summed."""
 PROBLEMS_PER_REPORT_MAX = 100
 UNTUNED_PER_REPORT_MAX = 20
 ERROR_CHARS_MAX = 500
@@ -65,8 +63,8 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 
 class DamagedObject(Message, frozen=True, kw_only=True):
-    """An object that reads of a broker have found to be damaged within the last hour. kind: "gone"
-    or "corrupt". for_ms: time since the first such read.
+    """An object that a broker has found to be damaged while reading within the last hour. kind:
+    "gone" or "corrupt". for_ms: time since the first such read.
     """
 
     key: str
@@ -122,9 +120,9 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """The reply to a report. excluded: the broker receives no partitions until it is faster; if
-    it has no appends, it must measure the store itself. rewrite: closed streams for which the
-    broker must rewrite ranges in WAL stores until the next reply.
+    """The reply to a report. excluded: the broker receives no partitions until it is faster; if it
+    has no appends, it must measure the latency of the store itself. rewrite: closed streams for
+    which the broker must rewrite ranges in WAL stores until the next reply.
     """
 
     excluded: bool
@@ -132,8 +130,8 @@ class LoadReported(Message, frozen=True, kw_only=True):
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Propose moves based on measured loads, without starting them. topics: empty for all. Reply:
-    MovesProposed.
+    """Propose moves based on measured loads, without starting them. topics: empty for all topics.
+    Reply: MovesProposed.
     """
 
     topics: tuple[str, ...] = ()
@@ -155,9 +153,9 @@ class BrokerSession(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """The load of one broker. note: why the broker is excluded from balancing, or empty if it is
-    not. append_*_ms, loop_lag_ms, store, problems: as in the broker's last report. session: None if
-    it has none.
+    """The load of one broker. note: the reason why the broker is excluded from balancing, or empty
+    if it is not. append_*_ms, loop_lag_ms, store, problems: as in the broker's last report.
+    session: None if it has none.
     """
 
     node_id: NodeId

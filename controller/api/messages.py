@@ -1,7 +1,7 @@
 """Messages of the controller's gRPC services, encoded as msgpack with `msgspec`. See
 docs/design/metadata.md.
 
-A request has at most 4 MiB. The docstrings contain the limits of its lists. Larger requests are
+A request has at most 4 MiB. The docstrings state the limits of its lists. Larger requests are
 rejected with INVALID_REQUEST.
 """
 
@@ -35,8 +35,8 @@ from penstock.stream.ports import IN_STORE, NO_OBJECT
 
 
 class Status(IntEnum):
-    """Why a request or one of its items was rejected. The numbers are part of the protocol and must
-    never be reused.
+    """The reason why a request or one of its items was rejected. The numbers are part of the
+    protocol and must never be reused.
     """
 
     OK = 0
@@ -44,8 +44,8 @@ class Status(IntEnum):
     # is known.
     NOT_LEADER = 1
     INVALID_REQUEST = 2
-    # `controller_epoch` is the epoch in which this controller leads; the attempt contains an
-    # earlier one.
+    # `controller_epoch` is the epoch in which this controller leads; the epoch in the attempt is
+    # earlier.
     STALE_CONTROLLER_EPOCH = 3
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
@@ -98,7 +98,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Requester(Message, frozen=True, kw_only=True):
     """The client of a forwarded request, as authenticated by the broker.
 
-    principal: such as `User:alice`.
+    principal: for example `User:alice`.
     """
 
     principal: str
@@ -112,7 +112,7 @@ class ForwardedMessage(Message, frozen=True, kw_only=True):
     """
 
     forwarded_for: Requester | None = None
-    """None if an operator's command sent the request, or the broker sent it on its own behalf."""
+    """None if the request was sent by an operator's command or by the broker on its own behalf."""
 
 
 T = TypeVar("T")
@@ -156,16 +156,16 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     machine_host: str
     rack: str | None = None
     other_listeners: tuple[NodeListener, ...] = ()
-    """All listeners but the first one, which is `host` and `port`. At most 16."""
+    """All listeners except the first one, which `host` and `port` describe. At most 16."""
     version: str = ""
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit, because readers of the store may
     still need them.
     """
     features: tuple[FeatureRange, ...] = ()
-    """Features that the broker supports, at most 100. Older versions send none."""
+    """Features supported by the broker, at most 100. Older versions send none."""
     wal_store_id: WalStoreId = IN_STORE
-    """Id of the WAL store, which the broker has read from its identity object together with the
+    """Id of the WAL store. The broker has read it from the identity object, together with the
     UUID.
     """
     wal_store_uuid: UUID | None = None
@@ -180,9 +180,9 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     abandoned its WAL store.
     """
     next_node_epoch: NodeEpoch | None = None
-    """The `MetadataConfirmed.next_node_epoch` that this start of the broker received. If the node
-    has registered with this epoch or a later one, this request is late and is rejected. Older
-    versions send None.
+    """The `MetadataConfirmed.next_node_epoch` received by this start of the broker. If the node has
+    registered with this epoch or a later one, this request is late and is rejected. Older versions
+    send None.
     """
 
 
@@ -284,7 +284,7 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     """
 
     heard: int = 0
-    """Last heartbeat that the controller had received. The follower's session lasts at least for
+    """Last heartbeat that the controller had received. The follower's session lasts for at least
     the session timeout after that heartbeat was *sent*.
     """
     session_timeout_ms: int = 0
@@ -294,8 +294,8 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     session_grace_ms: int = 0
     """How long the session lasts after its stream breaks."""
     backup_offset: MetadataOffset = MetadataOffset(0)
-    """End of the metadata in the backup, or 0 if it is unknown. Data that became useless below this
-    offset may be deleted.
+    """End of the metadata in the backup, or 0 if it is unknown. Data that records below this offset
+    made obsolete may be deleted.
     """
 
 
@@ -422,7 +422,7 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
 
 class ForkedPartition(Message, frozen=True, kw_only=True):
     """The fork point of one partition, as determined by the leader of the source: see
-    `records.ForkPoint`. Everything below the end offsets is committed, and no batch crosses them.
+    `records.ForkPoint`. Everything below the end offsets is committed, and no batch spans them.
     """
 
     end_offset: Offset
@@ -568,11 +568,11 @@ class ElectPreferred(ForwardedMessage, frozen=True, kw_only=True):
 
 
 class DrainBroker(Message, frozen=True, kw_only=True):
-    """Drain a broker before it stops: no partition elects it any more, and some of its partitions
-    move to other brokers. Reply: Progress.
+    """Drain a broker before it stops: it is no longer elected leader of any partition, and some of
+    its partitions move to other brokers. Reply: Progress.
 
     remaining: number of partitions that the broker leads and that are not moving yet, or 0 if no
-    other broker can lead them. partitions_max: at most 2,000.
+    other broker can lead any of them. partitions_max: at most 2,000.
     """
 
     node_id: NodeId
@@ -581,8 +581,8 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 
 
 class MoveTiming(Message, frozen=True, kw_only=True):
-    """How long the steps of one move took on one broker, in milliseconds since this broker detected
-    the change, by its own clock.
+    """Duration of the steps of one move on one broker, in milliseconds since this broker detected
+    the change, according to its own clock.
 
     leader_epoch: the leader epoch before the move. gave_up: whether the broker is the source
     instead of the target. steps: duration of each step by its name.
@@ -642,7 +642,7 @@ class ConfiguredResource(Message, frozen=True, kw_only=True):
 
 
 class AlterConfigs(ForwardedMessage, frozen=True, kw_only=True):
-    """Change configs. For each resource, either all changes are made or none.
+    """Change configs. The changes of each resource are either all made or all rejected.
 
     replaced_topics: topics whose other configs are reset. replaced: other resources whose configs
     are reset. The reply contains the results of the changes, of the topics and of the resources, in
@@ -664,7 +664,7 @@ class FeatureUpdate(Message, frozen=True, kw_only=True):
 
 
 class UpdateFeatures(ForwardedMessage, frozen=True, kw_only=True):
-    """Set the levels of at most 1,000 features, all of them or none. Reply: no value."""
+    """Set the levels of at most 1,000 features, either all of them or none. Reply: no value."""
 
     updates: list[FeatureUpdate]
     validate_only: bool = False
@@ -728,8 +728,8 @@ class KeyValue(Message, frozen=True, kw_only=True):
 
 
 class ConfirmMetadata(Message, frozen=True, kw_only=True):
-    """Does not change anything. The reply contains the end of all metadata committed before the
-    request. Reply: MetadataConfirmed.
+    """Request the end of all metadata committed before the request, without changing anything.
+    Reply: MetadataConfirmed.
     """
 
 
@@ -752,14 +752,14 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     """Address of the active controller. Empty if it is unknown or there is no other controller."""
 
     role: str = ""
-    """leader, voter, learner, or outside for a controller that is not (or no longer) a member of
-    the quorum.
+    """leader, voter or learner; outside for a controller that is not (or no longer) a member of the
+    quorum.
     """
 
     directory_id: str = ""
     address: str = ""
     members: list[str] = []
-    """Addresses of all controllers that this one knows."""
+    """Addresses of all controllers known to this one."""
 
     version: str = ""
     """Software version of this controller."""

@@ -1,4 +1,4 @@
-"""Messages that change the quotas of clients and addresses.
+"""Messages for changing client and address quotas.
 
 A request contains at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas. Larger requests are
 rejected with INVALID_REQUEST.
@@ -19,7 +19,7 @@ class QuotaChange(Message, frozen=True, kw_only=True):
 
 
 class QuotaAlteration(Message, frozen=True, kw_only=True):
-    """Changes of the quotas of one entity. Either all changes are made or none."""
+    """Changes to the quotas of one entity. Either all of them are made or none."""
 
     entity: tuple[QuotaTarget, ...]
     """The components of the entity, ordered by type, without duplicates."""

@@ -1,5 +1,5 @@
 """Messages for bulk rewrites: a job outside the brokers prepares objects and replaces ranges of a
-data stream with them.
+data stream with these objects.
 
 The messages contain no node and no stream epoch, because the job does not own the stream. A commit
 succeeds only if the log index still contains the sources.
@@ -10,7 +10,7 @@ from penstock.controller.api.messages import CommitObject, Message
 
 ITEMS_MAX = 1_000
 SOURCES_MAX = 10_000
-"""10,000 sources take about 1 MiB in a request."""
+"""Maximum number of sources in a request, where 10,000 take about 1 MiB."""
 
 
 class PrepareRewrite(Message, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Implements `stream.ports.StreamMetadata` with the controller client and the local image.
 
 Mutations return after the local image includes them. Rejections are not retried, but converted to
-errors of the stream layer. An image at least as new as the rejection determines the stream.
+errors of the stream layer. The affected stream is determined with an image that is at least as new
+as the rejection.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ OPENS_PER_REQUEST = 2_000
 PREPARES_PER_REQUEST = 1_000
 RECOVERED_OBJECTS_PER_REQUEST = 1_000
 RECOVERED_RANGES_PER_REQUEST = 10_000
-"""Half of the controller's limit. The ranges take about 600 kB in a request."""
+"""Half of the controller's limit. This many ranges take about 600 kB in a request."""
 
 _NO_SEQUENCE = WalSequence(-1)
 
@@ -264,7 +265,7 @@ class ControllerStreamMetadata:
                 raise self._without_stream(error) from error
 
     def _without_stream(self, error: RequestRefused | FollowerStopped) -> Exception:
-        """Convert a rejection that does not concern a stream: to WalFenced if this incarnation has
+        """Convert a rejection that is not related to a stream: to WalFenced if this incarnation has
         ended, otherwise to the original error.
         """
         if isinstance(error, NodeRefused) or self._follower.fenced:

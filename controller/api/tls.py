@@ -1,6 +1,6 @@
 """The certificate, key and CA for the gRPC connections of a node, reloaded when their files change.
-Thread-safe, because gRPC calls this module from its own threads. It does not import grpc, because
-settings and commands import this module.
+Thread-safe, because gRPC calls this module from its own threads. The module does not import grpc,
+because settings and commands import it.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ LOOK_INTERVAL_S: Final = 5.0
 """Interval at which a node checks for changed files. New connections check as well."""
 
 SETTLE_S: Final = 2.0
-"""Invalid files are reported after they have been invalid for this time, because a rotation may
-write one file after the other.
+"""Files are reported only if they have been invalid for this long, because a rotation may write
+them one after another.
 """
 
 EXPIRY_LOG_INTERVAL_S: Final = 3_600.0
@@ -38,16 +38,16 @@ class TlsConfig:
 
     certificate: Annotated[str, Setting("controller.ssl.certificate.location", Kind.TEXT)] = ""
     """PEM file with the certificate of this node and its intermediate certificates, for gRPC
-    between nodes. Empty: no TLS. Set certificate, key and ca of all nodes, or of none. Changed
-    files take effect without a restart.
+    between nodes. Empty: no TLS. Set certificate, key and ca on all nodes or on none. Changed files
+    take effect without a restart.
     """
 
     key: Annotated[str, Setting("controller.ssl.key.location", Kind.TEXT)] = ""
     """PEM file with the unencrypted private key of this node for gRPC between nodes."""
 
     ca: Annotated[str, Setting("controller.ssl.ca.location", Kind.TEXT)] = ""
-    """PEM file with the certificates of the CAs that sign the nodes' certificates. Use a CA that
-    does not sign certificates of Kafka clients.
+    """PEM file with the CA certificates that are trusted for nodes. Use a CA that does not sign
+    certificates of Kafka clients.
     """
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class TlsFiles:
     """Reads the files of a TlsConfig. Raises TlsFilesInvalid if the files are invalid at creation.
 
     `current` always returns a matching certificate and key. Invalid new files are logged, and the
-    last valid ones stay in use. Expired certificates are logged, and so are those that expire soon.
+    last valid ones stay in use. Certificates that have expired or expire soon are logged.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TlsFiles:
         self._lock = threading.Lock()
         self._seen = self._stamps()
         self._broken = ""
-        """Why the newest files cannot be used, or "" if they are in use."""
+        """The reason why the newest files cannot be used, or "" if they are in use."""
         self._broken_at = 0.0
         self._is_reported = False
         self._expiry_logged_at = float("-inf")
@@ -117,13 +117,13 @@ class TlsFiles:
             return self._pem
 
     def expiry(self) -> str:
-        """Return the problem with the validity of the current certificate, or "" if there is
+        """Return the problem with the validity period of the current certificate, or "" if there is
         none.
         """
         return validity_problem(self._pem, self._wall_s())
 
     async def watch(self) -> None:
-        """Check for changed files and for the expiry of the certificate until cancelled."""
+        """Check the files for changes and the certificate for expiry until cancelled."""
         while True:
             self.current()
             self._log_expiry()
@@ -175,7 +175,7 @@ class TlsFiles:
 
 
 def validity_problem(pem: PemFiles, wall_s: float) -> str:
-    """Return the problem with the validity of the certificate, or "" if there is none."""
+    """Return the problem with the validity period of the certificate, or "" if there is none."""
     if wall_s < pem.begins_s:
         return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"
     if wall_s >= pem.ends_s:

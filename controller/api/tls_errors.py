@@ -5,7 +5,7 @@ this module parses the error texts of gRPC and BoringSSL.
 from typing import Final
 
 _FAILED: Final = "failed to connect"
-"""Prefix of gRPC's error detail if no connection was established."""
+"""Prefix of gRPC's error detail when no connection could be established."""
 
 _WITH_TLS: Final = (
     (

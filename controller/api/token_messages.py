@@ -1,6 +1,7 @@
-"""Messages about delegation tokens, which brokers send on behalf of their clients.
+"""Delegation token messages, which brokers send on behalf of their clients.
 
-Replies contain the resulting token. Periods are in milliseconds by the controller's clock.
+Replies contain the resulting token. Periods are in milliseconds, measured by the controller's
+clock.
 """
 
 from typing import Final

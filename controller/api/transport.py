@@ -1,4 +1,4 @@
-"""Typed wrappers for the kinds of gRPC calls that the controller uses, with messages as bytes. No
+"""Typed wrappers for the types of gRPC calls that the controller uses, with messages as bytes. No
 other module imports `grpc`, because its annotations do not pass strict type checks.
 
 Heartbeats detect broken connections. The server sends no keepalive pings, so it never closes a
@@ -62,8 +62,8 @@ class StreamCall(Protocol):
 async def _cancellable(work: Awaitable[_T]) -> _T:
     """Await a grpc.aio call without losing a cancellation.
 
-    If a call fails at the moment at which the waiting task is cancelled, grpc.aio raises the
-    failure instead of CancelledError, and a retry loop would not stop.
+    If a call fails at the moment when the waiting task is cancelled, grpc.aio raises the failure
+    instead of CancelledError, so a retry loop would not stop.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -126,7 +126,7 @@ _CLIENT_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     # Despite its name, this option limits the duration of a connection attempt, including the
     # handshake. With 500 ms, three controllers on an overloaded machine (20 times its capacity)
-    # could not connect for minutes, because every attempt that timed out added load.
+    # could not connect for minutes, because every attempt that timed out added to the load.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
@@ -169,8 +169,7 @@ class Channel:
     """A connection to one controller. Calls on a broken connection fail immediately, and gRPC
     reconnects after 50 to 200 ms.
 
-    tls: None for plaintext. The channel keeps using the files as of its creation, also after a
-    reconnect.
+    tls: None for plaintext. The channel uses the files as of its creation, even after a reconnect.
     """
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
@@ -206,8 +205,8 @@ class Channel:
 
 class Listener:
     """gRPC server for the controller's services on one port. raft: None if there are no other
-    voters. tls: None for plaintext; otherwise every caller needs a certificate that the CA has
-    signed. on_handshake: callback for the start of a handshake, called in a gRPC thread.
+    voters. tls: None for plaintext; otherwise every caller needs a certificate signed by the CA.
+    on_handshake: callback for the start of a handshake, called in a gRPC thread.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The common header of metadata snapshots and metadata log objects. **Stored: the header must be
-the same in every version.**
+"""The common header of metadata snapshots and metadata log objects. **Stored: the header must never
+change between versions.**
 
 Header, 16 bytes, big endian: magic (8 bytes), version u32, CRC32C u32 of the magic, the version and
 the payload.

@@ -19,7 +19,7 @@ from penstock.controller.raft.messages import Base
 _FORMAT = MetadataFormat(b"PNSTMLOG", version=1)
 HISTORY_GAP = 1 << 32
 """Number of metadata offsets between the end of one history and the start of the next. No history
-uses as many.
+uses that many.
 """
 
 
@@ -88,7 +88,7 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
 def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
     """Return the objects that may contain records at or after `start`. `objects` must be sorted.
 
-    The first one returned is the last object that starts at or before `start`.
+    The first of them is the last object that starts at or before `start`.
     """
     return [
         first
@@ -113,8 +113,8 @@ def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
 def splice(objects: Iterable[LogObject], start: int) -> LogTail:
     """Join the records from `start` up to the end or the fence.
 
-    The objects must be in key order. They may overlap, because a copy of an old object can be
-    written late. Raises RecoveryRefused if records are missing.
+    The objects must be in key order. They may overlap, because a late PUT may write a copy of an
+    old object. Raises RecoveryRefused if records are missing.
     """
     cursor = start
     records: list[msgspec.Raw] = []

@@ -27,8 +27,8 @@ seconds instead of minutes.
 class Listed:
     """The objects found in the store.
 
-    `first_offsets` is sorted and contains all objects. `newest_ms` is the time of the last write by
-    the store's clock, or 0 if there are no objects.
+    `first_offsets` is sorted and contains all objects. `newest_ms` is the time of the last write
+    according to the store's clock, or 0 if there are no objects.
     """
 
     first_offsets: list[int]
@@ -37,7 +37,7 @@ class Listed:
 
 class BackupLog:
     """The backup of one cluster. Objects are never changed: each is written with put_if_absent
-    under the key that follows from the end of the previous object.
+    under a key derived from the end of the previous object.
     """
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
@@ -93,7 +93,7 @@ class BackupLog:
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
-        """Delete objects that end at or before `offset`. The caller makes sure that two snapshots
+        """Delete objects that end at or before `offset`. The caller ensures that two snapshots
         include their records. The last object and all fences are kept.
         """
         stale = droppable((await self.listed()).first_offsets, offset)

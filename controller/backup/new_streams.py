@@ -1,5 +1,5 @@
 """Determine which streams must not be opened yet because the backup does not contain them. A
-recovery could not find the data written to such streams. See docs/design/disaster-recovery.md.
+recovery would not find the data written to such streams. See docs/design/disaster-recovery.md.
 """
 
 from collections import deque

@@ -42,7 +42,7 @@ class LoadedSnapshot:
     """A loaded snapshot.
 
     `base` is the log position of the snapshot. `passed_over` is the error of the newest snapshot if
-    it is damaged and an older one was loaded.
+    it was damaged and an older one was loaded instead.
     """
 
     base: Base
@@ -75,8 +75,8 @@ async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
 async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
     """Return the image built from these records.
 
-    Yields to the event loop, because the process has to respond to other voters and to brokers
-    meanwhile.
+    Yields to the event loop, because the process has to respond to other voters and to brokers in
+    the meantime.
     """
     image = MetadataImage()
     for at in range(0, len(records), _CHUNK_RECORDS):
@@ -105,7 +105,7 @@ def _unpack(key: str, data: bytes) -> _Body:
 class SnapshotStore:
     """The snapshots of one cluster. Each is written in one PUT with put_if_absent and never
     changed. A snapshot only contains records that are already in the backup, because a later leader
-    may not have the log before the snapshot. Old snapshots are deleted only after a newer one
+    may no longer have the log before the snapshot. Old snapshots are deleted only after a newer one
     exists.
     """
 
@@ -120,8 +120,8 @@ class SnapshotStore:
         0.5 s per 200,000 records.
 
         Raises SnapshotCorrupt if there are snapshots but none is intact, so that the controller
-        does not start an empty cluster. Raises FormatUnknown if the newest intact one has a newer
-        format, because an older snapshot would lack its records.
+        does not start an empty cluster. Raises FormatUnknown if the newest intact snapshot has a
+        newer format, because an older one would lack its records.
         """
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
@@ -141,8 +141,8 @@ class SnapshotStore:
     async def _read(self, key: str) -> _Body:
         """Read one snapshot. If the checksum does not match, read the snapshot again.
 
-        The bytes may have been damaged in transit, and an older snapshot cannot replace this one if
-        the journal is empty.
+        The bytes may have been damaged in transit, and an older snapshot is no replacement if the
+        journal is empty.
         """
         try:
             return _unpack(key, await self._store.get(key))
@@ -153,7 +153,7 @@ class SnapshotStore:
     async def save(self, copied: ImageCopy, base: Base) -> int:
         """Write the snapshot as of `base` and return the number of its records.
 
-        Repeated writes for the same offset and term succeed, because the contents are equal.
+        Repeated writes for the same offset and term succeed, because the contents are identical.
         """
         encoded = await encode_copy(copied)
         # This joins the encoded parts, which takes 1 ms per 3 MB.
@@ -177,7 +177,7 @@ class SnapshotStore:
         return self._second_newest(keys)
 
     async def newest_offset(self) -> MetadataOffset | None:
-        """Return the offset of the newest snapshot, intact or not, or None."""
+        """Return the offset of the newest snapshot, whether intact or not, or None."""
         keys = await self._keys()
         newest = parse_snapshot_key(self._cluster_id, keys[-1]) if keys else None
         return None if newest is None else MetadataOffset(newest[0])

@@ -1,5 +1,5 @@
-"""Copies committed metadata records to the store while this controller leads, and reports how far
-the copy extends. See docs/design/disaster-recovery.md.
+"""Copies committed metadata records to the store while this controller leads, and reports the end
+of the copy. See docs/design/disaster-recovery.md.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, Precon
 _log = structlog.get_logger(__name__)
 _ATTEMPT_S = 30.0
 _ABANDONED_COUNT = 256
-"""Number of waiters at which abandoned waiters are removed."""
+"""Number of waiters above which abandoned ones are removed."""
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
@@ -39,7 +39,7 @@ class Backup:
     only after the object exists and a majority has then confirmed that this controller still leads,
     so any later recovery finds everything below it. If a key already exists, its object is read. If
     it contains our records (from our own write whose response was lost, or from an earlier leader),
-    the write has succeeded. If it contains a fence or other records, this history is over
+    the write has succeeded. If it contains a fence or different records, this history is over
     (BackupFenced). A failing store only delays callers of `covered`.
     """
 
@@ -66,7 +66,7 @@ class Backup:
         self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
         self._over: Exception | None = None
         self.object_count = 0
-        """Number of objects written since this controller became active. Many objects trigger a
+        """Number of objects written since this controller became active. A high number triggers a
         snapshot.
         """
 
@@ -110,7 +110,7 @@ class Backup:
     async def run(self) -> None:
         """Run until cancelled or until the epoch ends (NotLeader).
 
-        Raises LogBehindBackup and BackupFenced, after which the process has to stop.
+        Raises LogBehindBackup and BackupFenced, after which the process must stop.
         """
         retry_s = _RETRY_FIRST_S
         try:
@@ -138,7 +138,7 @@ class Backup:
             raise
 
     async def covered(self, offset: MetadataOffset) -> None:
-        """Return once the store contains everything below `offset`. The missing records are written
+        """Wait until the store contains everything below `offset`. The missing records are written
         immediately instead of at the next interval.
 
         Raises QuorumClosed or NotLeader if the epoch ends; the outcome is then unknown. The caller
@@ -159,7 +159,7 @@ class Backup:
     async def _due(self) -> None:
         """Wait until the store lacks a committed record and a write is due.
 
-        A write is due when the interval has passed or a caller of `covered` waits.
+        A write is due when the interval has passed or a caller of `covered` is waiting.
         """
         if self._offset >= self._quorum.committed_offset:
             await self._quorum.wait_committed(self._offset)

@@ -1,6 +1,7 @@
-"""Compute the records of a new history from backup and WALs (docs/design/disaster-recovery.md).
+"""Compute the records of a new history from the backup and the WALs
+(docs/design/disaster-recovery.md).
 
-Ranges of all WALs are combined by offset, whoever wrote them: each stream continues at its
+Ranges of all WALs are combined by offset, regardless of their writer: each stream continues at its
 committed end. Fences and closes ensure that the durable ranges of different writers never overlap.
 """
 
@@ -51,13 +52,13 @@ IDS_SKIPPED = 1 << 32
 """Number of stream ids, object ids, producer ids and Raft indexes to skip, because they may have
 been assigned after the backup.
 
-They have 64 bits.
+These numbers have 64 bits.
 """
 
 EPOCHS_SKIPPED = 1 << 20
 """Number of node epochs, leader epochs and terms to skip for the same reason.
 
-Kafka's leader epochs have 32 bits, which suffices for 2,000 recoveries.
+Kafka's leader epochs have 32 bits, enough for 2,000 recoveries.
 """
 
 EPOCH_MAX = (1 << 31) - 1
@@ -129,7 +130,7 @@ class _Piece:
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
     """Return the start of the new history. It is beyond the end of every log of the old history,
-    because the disks of the voters may contain more than the backup.
+    because the voters' disks may contain more than the backup.
     """
     known = base.members
     ids = tuple(sorted(voters))
@@ -141,7 +142,7 @@ def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
 def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:
     """Return the objects in the store that were prepared after the backup.
 
-    They are uploaded copies of WAL data, or compacted objects.
+    These are uploaded copies of WAL data, or compacted objects.
     """
     first = image.next_object_id
     return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]
@@ -179,8 +180,8 @@ def rebuild(
     image is not changed.
 
     lost: abandoned WAL stores. If one of them contained a WAL, the next leaders abort the open
-    transactions, because their markers may be lost. They do so in every partition, because the
-    backup may lack the last partitions of this WAL.
+    transactions, because the markers of these may be lost. They do so in every partition, because
+    the backup may lack the last partitions of this WAL.
     """
     rebuilt = Rebuilt()
     taken = _take_pieces(image, wals, rebuilt)
@@ -300,7 +301,7 @@ def _pieces(
 ) -> dict[StreamId, list[_Piece]]:
     """Return the ranges of the WALs by stream.
 
-    A stream that never existed in the image was opened before the backup contained it. This must
+    If a stream never existed in the image, it was opened before the backup contained it. This must
     not happen, so its ranges are reported as gaps.
     """
     pieces: dict[StreamId, list[_Piece]] = {}
@@ -368,7 +369,7 @@ def _chain(
 def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
     """Return the start of the first WAL gap of each partition.
 
-    Only gaps in data and txn streams count, which have the same offsets.
+    Only gaps in data and txn streams count; both streams have the same offsets.
     """
     limits: dict[tuple[UUID, int], Offset] = {}
     for gap in gaps:
@@ -397,9 +398,9 @@ def _within(
 
 
 class _Checkpoints:
-    """Determines which checkpoints after lost or damaged slots are usable: those of partitions with
-    later data in the same WAL. The last data of any other partition may have been in such a slot,
-    and a later checkpoint would include it.
+    """Determines which checkpoints after lost or damaged slots are usable: only those of partitions
+    with later data in the same WAL. For any other partition, the last data may have been in such a
+    slot, and a later checkpoint would include it.
     """
 
     def __init__(
@@ -526,9 +527,9 @@ def missing_objects(
 def gaps_of_lost_stores(
     image: MetadataImage, store_ids: Collection[WalStoreId], *, all_dead: bool = True
 ) -> tuple[list[Gap], list[Gap]]:
-    """Return the gaps that the loss of WAL stores causes, and the intact ranges and retained
-    deleted records that are removed because of it. The active controller removes these ranges from
-    the index (`controller.managers.lost_ranges`). The end of the data in a lost WAL is not known.
+    """Return the gaps caused by the loss of WAL stores, and the intact ranges and retained deleted
+    records that are removed because of this. The active controller removes these ranges from the
+    index (`controller.managers.lost_ranges`). Where the data in a lost WAL ends is not known.
     all_dead: whether all brokers in the image have stopped.
     """
     gaps: list[Gap] = []
@@ -589,8 +590,8 @@ def without_missing_kept(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> list[KeptLogDropped]:
     """Return records that drop the retained deleted records of each partition if any of their
-    objects are missing in the store. The records were deleted anyway, so this is not a gap. The
-    result must be applied before that of `without_missing`.
+    objects are missing in the store. The records were deleted anyway, so this is not a gap. Apply
+    this result before that of `without_missing`.
     """
     gone = _gone(image, data_ids, wal_keys)
     damaged = {
@@ -666,7 +667,7 @@ def _joined(gaps: Iterable[Gap]) -> list[Gap]:
 def _gone(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> dict[ObjectId, str]:
-    """Return the objects of the ranges that are missing in the store, with their keys."""
+    """Return the objects of these ranges that are missing in the store, with their keys."""
     return {
         state.object_id: state.key
         for state in image.objects

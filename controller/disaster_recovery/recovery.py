@@ -60,20 +60,20 @@ from penstock.stream.recovery.salvage import BadSlot
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity, is_readable
 
 QUIET_MS_MIN = 30_000
-"""If the store was written to less than this ago, the cluster may still be running.
+"""If the store was last written to less than this long ago, the cluster may still be running.
 
 Broker sessions and elections take a few seconds.
 """
 
 _RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""Writer in the fences of a recovery, which no broker has written."""
+"""The writer in a recovery's fences, which are not written by a broker."""
 
 _WALKS_MAX = 8
 _NAMED_MAX = 5
 """Maximum number of missing ranges listed in an error."""
 
 _READING = StreamConfig()
-"""Read-ahead and tail sizes, the same as in brokers."""
+"""Read-ahead and tail sizes, the same as for brokers."""
 
 _REPLAY_COUNT = 5_000
 _NOTHING = Base(0, 0, 0, Members(()))
@@ -121,12 +121,12 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
         cluster_id = parse_cluster_id(first.key)
         if cluster_id is not None:
             found.append(cluster_id)
-        # "0" is the character after "/".
+        # "0" is the character that follows "/".
         start_after = first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"
 
 
 class Recovery:
-    """Recovers one cluster. `look` only reads, `run` recovers.
+    """Recovers one cluster. `look` only reads; `run` performs the recovery.
 
     First, a fence ends the backup, so that no controller of the old history can acknowledge or
     delete anything after the image is read. Then every WAL is read from its committed slot and
@@ -172,8 +172,8 @@ class Recovery:
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
         """Recover the cluster.
 
-        `force` recovers even if the store was written to recently. It also starts another history
-        if the store has not changed since the last recovery. `accept_loss` recovers even if data is
+        `force` recovers even if the store was written to recently. It also starts a new history if
+        the store has not changed since the last recovery. `accept_loss` recovers even if data is
         missing.
         """
         report = await self.look()
@@ -191,8 +191,8 @@ class Recovery:
                 f" it is {QUIET_MS_MIN // 1_000} s; or use --force: running processes are then"
                 " fenced, and lose unacknowledged records"
             )
-        # A running cluster deletes objects without references. If the image is older than such a
-        # deletion, it still refers to them.
+        # A running cluster deletes objects without references. An image older than such a deletion
+        # still refers to these objects.
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
@@ -312,7 +312,7 @@ class Recovery:
             wal_stores = []
         await self._check_wal_stores(wal_stores)
         listed = await self._list(wal_stores)
-        # Slots missing in the LIST are considered lost, so it must be the right store.
+        # Slots missing from the LIST are considered lost, so this must be the right store.
         await self._check_wal_stores(wal_stores)
         wals = await self._walk(
             image,
@@ -379,7 +379,8 @@ class Recovery:
 
     async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
         """Check that the WAL stores of the cluster are reachable and are the right ones, because
-        slots missing in another store are not lost. Raises RecoveryRefused, WalStoreWrong.
+        slots that are missing in a different store are not lost. Raises RecoveryRefused,
+        WalStoreWrong.
         """
         self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:

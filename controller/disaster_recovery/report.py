@@ -1,4 +1,4 @@
-"""The report of a recovery: findings and actions."""
+"""The report of a recovery: its findings and actions."""
 
 import msgspec
 

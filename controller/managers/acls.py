@@ -31,8 +31,8 @@ from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 ACLS_PER_REQUEST_MAX = 10_000
 FILTERS_MAX = 1_000
 COMPARISONS_MAX = 200_000
-"""Maximum number of comparisons of filters with ACLs in one request, of about 0.5 us each, unless a
-single filter needs more.
+"""Maximum number of comparisons between filters and ACLs in one request, unless a single filter
+needs more. Each takes about 0.5 us.
 """
 ACLS_MAX = 100_000
 """Maximum number of ACLs in a cluster. An ACL takes about 300 bytes of memory in each node."""
@@ -93,8 +93,8 @@ def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted
 
 
 class _Candidates:
-    """The ACLs by resource name and by principal, so that a filter with either is compared with few
-    of them.
+    """The ACLs by resource name and by principal, so that a filter that contains either is compared
+    with only a few of them.
     """
 
     def __init__(self, acls: AclsImage) -> None:
@@ -121,7 +121,7 @@ class _Candidates:
 
 
 def acl_problem(acl: AclEntry) -> str:
-    """Return why this is not a valid ACL, or "" if it is."""
+    """Return the reason why this is not a valid ACL, or "" if it is."""
     if not is_known(ResourceType, acl.resource_type) or acl.resource_type == _ANY:
         return f"Invalid resourceType {_shown(ResourceType, acl.resource_type)}"
     if acl.pattern_type not in _PATTERNS:

@@ -45,7 +45,7 @@ def commit(
     """Commit `stream.ports.CommitObjects`. live: brokers that can be elected for the partitions of
     closed streams.
 
-    Either the whole request is applied or nothing. A retry after a lost reply succeeds without
+    The request is applied completely or not at all. A retry after a lost reply succeeds without
     records. Data that is already committed, and data of deleted streams, is skipped. The
     transaction that closes the last stream of a moving partition elects its next leader. Objects
     without references are destroyed later, by `objects.destroy_unreferenced`.
@@ -118,7 +118,7 @@ class _Commit:
 
     def _check_replacer(self, stream: StreamState) -> None:
         """Any live broker may replace ranges of a closed stream with equivalent ones, because
-        `replace_ranges` compares them. Only the owner may remove records.
+        `replace_ranges` verifies that they are. Only the owner may remove records.
         """
         if stream.opened or self._request.cleaned_end:
             check_owner(stream, self._me)
@@ -169,7 +169,7 @@ class _Commit:
         end = max(self._changes.end_of(stream), stream.start_offset)
         name = f"stream {stream.stream_id}"
         if stream.epoch > close.epoch and close.end_offset <= end:
-            return  # the first attempt closed it, and another broker has opened it
+            return  # closed by the first attempt; another broker has opened it
         check_epoch(stream, close.epoch)
         if stream.owner != self._me:
             raise Refused(
@@ -228,8 +228,8 @@ class _Commit:
 
     def _place_wal(self, wal: WalState) -> WalPlaced:
         """Place the WAL in another store. Only a request that advances the committed slot can do
-        this. Otherwise a late copy of the request could place slots that were written afterwards in
-        the wrong store. A WAL store that is being drained is accepted: see
+        this. Otherwise, a late copy of the request could assign slots that were written later to
+        the wrong store. A WAL store that is being drained is still accepted: see
         `stream.upload.move_commit`.
         """
         request, me = self._request, self._me

@@ -1,7 +1,7 @@
 """Validate configs by resource type: topics, brokers, groups and client metrics subscriptions.
 
 Brokers check their own settings before they send the request. The controller only limits the length
-of their names and values.
+of names and values.
 """
 
 import re
@@ -23,8 +23,8 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 
 GROUPS_MAX: Final = 20_000
-"""Maximum number of groups with configs. A group need not exist to have configs, so nothing else
-limits their number.
+"""Maximum number of groups with configs. A group does not have to exist to have configs, so nothing
+else limits their number.
 """
 
 BROKER_CONFIGS_MAX: Final = 500
@@ -57,7 +57,7 @@ class Rules(Protocol):
         ...
 
     def conflict(self, configs: Mapping[str, str]) -> str:
-        """Return why the configs are incompatible, or "" if they are compatible."""
+        """Return the reason why the configs are incompatible, or "" if they are compatible."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Change the dynamic configs of topics, brokers, groups and client metrics subscriptions. For each
-resource, either all changes are made or none.
+"""Change the dynamic configs of topics, brokers, groups and client metrics subscriptions. The
+changes of each resource are either all made or all rejected.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ CHANGES_MAX = 10_000
 
 def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
     """Return one result per change, in order, followed by one per replaced resource. All results of
-    one resource are equal. Setting the current value creates no record.
+    one resource are the same. Setting the current value creates no record.
     """
     replaced = [(TOPIC_RESOURCE, name) for name in request.replaced_topics]
     replaced += [(item.resource_type, item.resource_name) for item in request.replaced]

@@ -27,7 +27,7 @@ from penstock.controller.metadata.records import (
 
 TOKENS_MAX: Final = 10_000
 REQUESTER_TOKENS_MAX: Final = TOKENS_MAX // 2
-"""Maximum number of tokens that one user has created. Only their owners and renewers can expire
+"""Maximum number of tokens created by one user. Only the owners and renewers of tokens can expire
 them, so nobody else could make room.
 """
 NAME_BYTES_MAX: Final = 1_000

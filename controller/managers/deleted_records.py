@@ -33,8 +33,8 @@ def trim_grace(
 ) -> TrimGrace | None:
     """Return the grace period of the records that a trim removes, or None if they are not retained.
 
-    wanted: whether the request asks for the grace period. Retention does not, and its trims also
-    end the grace periods of records that were deleted earlier, because these records are older.
+    wanted: whether the request asks for the grace period. Retention does not; its trims also end
+    the grace periods of records that were deleted earlier, because those records are older.
     default_ms: grace period of topics without their own.
     """
     if stream.kind == "txn":

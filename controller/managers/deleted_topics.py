@@ -49,15 +49,15 @@ def delete_topics(
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
     """Delete topics. They can be restored during their grace period. Topics without a grace period
-    are removed with all their streams, and so are deleted topics that the request lists for
-    removal. Owners detect that their streams were removed. Objects are destroyed when no stream
+    are removed with all their streams, as are deleted topics that the request lists for removal.
+    Their owners detect that the streams were removed. Objects are destroyed when no stream
     references them.
 
     grace_ms: grace period of topics without their own. count: counts the partitions of each topic
     toward the client's quota.
 
-    A transaction deletes at most `PARTITIONS_PER_REQUEST_MAX` partitions. Further topics fail with
-    CONTROLLER_BUSY and can be deleted by another request.
+    A transaction deletes at most `PARTITIONS_PER_REQUEST_MAX` partitions. Additional topics fail
+    with CONTROLLER_BUSY and can be deleted by another request.
     """
     deletion = _Deletion(image, now_ms, grace_ms, count)
     purged_ids = frozenset(request.purged_ids)
@@ -122,7 +122,7 @@ class _Deletion:
 
 def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> list[Record]:
     """Remove the deleted topics whose grace period has ended, and the oldest deleted topics while
-    all of them together have more than `partitions_max` partitions. Each call removes a limited
+    the total number of their partitions exceeds `partitions_max`. Each call removes a limited
     number; call again while it returns records.
     """
     topics = sorted(image.frozen_topics.deleted(), key=lambda topic: topic.offset)

@@ -1,6 +1,6 @@
 """Elect partition leaders: the first live candidate, otherwise the live broker that leads the
-fewest partitions, which is then appended to the candidates. Any live broker can lead, because the
-store provides the durability.
+fewest partitions, which is then appended to the candidates. Any live broker can lead, because
+durability comes from the store.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
 class Elector:
     """The elections of one transaction. It counts the partitions of each leader, so that the
-    partitions of a failed broker are spread over the others.
+    partitions of a failed broker are spread across the others.
 
     live: brokers with a session. They are eligible if they are registered and neither fenced nor
     draining. Targets of moves count as leaders. This takes O(brokers + moves in progress).
@@ -79,8 +79,8 @@ class Elector:
         )
 
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
-        """Return the next record of the partition, with the next leader epoch. The winner leads it,
-        or no broker if none is eligible. This ends a move in progress.
+        """Return the next record of the partition, with the next leader epoch. The winner becomes
+        the leader; there is no leader if no broker is eligible. This ends a move in progress.
         """
         replicas, move = partition.replicas, partition.move
         candidates = replicas

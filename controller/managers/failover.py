@@ -44,11 +44,11 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     """Assign a live broker to each WAL whose writer is dead, unless its recoverer is alive or its
     store is lost. Deterministic.
 
-    The broker with the fewest recoveries is chosen. Among equals, it is the one that will lead most
-    of the dead broker's partitions, because it caches data that it reads during recovery. Draining
-    brokers are only chosen if there are no others. A WAL in a WAL store is recovered by brokers
-    whose own WALs are there, if there are any, because others may not reach the store. This takes
-    O(partitions of the dead broker + brokers).
+    The broker with the fewest recoveries is chosen. Ties are broken in favor of the broker that
+    will lead most of the dead broker's partitions, because it caches data that it reads during
+    recovery. Draining brokers are chosen only if there are no others. A WAL in a WAL store is
+    recovered by brokers whose own WALs are there, if there are any, because other brokers may be
+    unable to reach the store. This takes O(partitions of the dead broker + brokers).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
@@ -162,11 +162,11 @@ def end_lost_wals(
 ) -> list[Record]:
     """End WALs in lost WAL stores at their committed slots, as if their writers had died there, and
     elect new leaders. The new leaders abort the open transactions, because the transaction markers
-    may be lost and no coordinator sends them again. Each call ends a limited number; call again
+    may be lost and coordinators do not resend them. Each call ends a limited number; call again
     while it returns records.
 
-    due: writers whose WALs may end. They cannot acknowledge anything: when the store was abandoned,
-    it was used by no live broker and its leases had ended.
+    due: writers whose WALs may end. They cannot acknowledge anything, because when the store was
+    abandoned, no live broker used it and its leases had ended.
     """
     for writer in sorted(due):
         wal = image.nodes.wal(writer)
@@ -251,8 +251,8 @@ def _hand_over(
     """Close streams of the dead writer and elect new leaders for its partitions, up to the limit
     and without the held partitions.
 
-    Return how many partitions remain, not counting the held ones. A stream may be open for an
-    incarnation that no longer leads the partition; such a partition also counts.
+    Return how many partitions remain, not counting the held ones. A partition also counts if its
+    stream is open for an incarnation that no longer leads it.
     """
     image = changes.image
     streams: dict[PartitionKey, list[StreamState]] = {
@@ -274,7 +274,7 @@ def _hand_over(
         is_due = _is_due(partition, failed, elector)
         record = elector.elect(partition, now_ms) if is_due else partition
         if is_lost:
-            # A partition that waits for an eligible broker is led with the next epoch.
+            # A partition that is waiting for an eligible broker will be led with the next epoch.
             epoch = record.leader_epoch + (leader_of(record) == NO_LEADER)
             record = msgspec.structs.replace(record, undeleted_epoch=StreamEpoch(epoch))
         if record is not partition:
@@ -284,8 +284,8 @@ def _hand_over(
 
 def _is_due(partition: PartitionMetadata, failed: BrokerIncarnation, elector: Elector) -> bool:
     """Return whether to elect a leader: the dead writer led the partition, or the partition was
-    moving away from it. A partition that was moving can wait for an eligible broker, but one that
-    the writer led must not.
+    moving away from it. If it was moving, it can wait for an eligible broker, but not if the writer
+    led it.
     """
     return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 

@@ -1,7 +1,7 @@
 """Change finalized feature levels, and check that brokers support them (KIP-584, KIP-1022).
 
 A level can be finalized only if this controller and every registered broker support it. The other
-controllers are not checked, so upgrade the software of a quorum before its features.
+controllers are not checked, so upgrade the software of the entire quorum before its features.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ FEATURES_PER_BROKER_MAX = 100
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
-"""Update types have the numbers of Kafka's protocol."""
+"""Update types use the numbers of Kafka's protocol."""
 
 
 def update_features(

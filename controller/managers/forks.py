@@ -1,4 +1,4 @@
-"""Plan forks: topics that start with the log of another topic, in the same objects.
+"""Plan forks: topics that start with the log of another topic and share its objects.
 
 A fork and its source share objects but not streams, so each of them is moved, trimmed, compacted
 and deleted separately. A plan contains one record per stream. Applying a record takes about 2 us
@@ -20,9 +20,9 @@ from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
 
 EPOCHS_MAX: Final = 8
-"""Maximum number of leader epochs in a fork point, the newest ones, so that 10,000 partitions fit
-into a transaction. To clients, older epochs end where the first known one starts, which is never
-too early.
+"""Maximum number of leader epochs in a fork point, so that 10,000 partitions fit into a
+transaction. The newest ones are kept; to clients, older epochs end where the first known one
+starts, which is never too early.
 """
 
 
@@ -87,10 +87,10 @@ def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
 
 def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
     """Return the partitions of a fork, or None if the topic is not a fork. The leader epoch of a
-    fork starts above all leader epochs of the source, because the copied batches contain these.
-    Refuses with UNKNOWN_TOPIC (the source was deleted), INVALID_PARTITIONS (its number of
-    partitions has changed) and OFFSET_NOT_MATCHED (a log ends before its fork point, starts after
-    it, or was compacted past it).
+    fork starts above all leader epochs of the source, because the copied batches contain the epochs
+    of the source. Refuses with UNKNOWN_TOPIC (the source was deleted), INVALID_PARTITIONS (its
+    number of partitions has changed) and OFFSET_NOT_MATCHED (a log ends before its fork point,
+    starts after it, or was compacted past it).
     """
     wanted = topic.fork
     named = topic.configs.get(FORK_SOURCE)
@@ -163,7 +163,8 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             raise Refused(Status.INVALID_REQUEST, detail)
         scan_offset = item.scan_offset
         if wanted.with_kept and scan_offset <= data.start_offset:
-            # A position at the log start means that it is unknown, so all records must be scanned.
+            # A position at the log start means that the position is unknown, so all records must be
+            # scanned.
             scan_offset = data.kept_offset
         epochs = tuple(item.epochs[-EPOCHS_MAX:])
         point = ForkPoint(source.topic_id, item.end_offset, scan_offset, epochs)

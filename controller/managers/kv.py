@@ -1,4 +1,6 @@
-"""Change the cluster's key/value store, which is for a few cluster-wide facts and not for data."""
+"""Change the cluster's key/value store, which is intended for a few cluster-wide values, not for
+data.
+"""
 
 from penstock.controller.api.messages import (
     DeleteKeyValue,
@@ -17,7 +19,7 @@ KEYS_MAX = 10_000
 
 
 def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
-    """Set a value. If `if_absent` is set and another value exists, reject the request with
+    """Set a value. If `if_absent` is set and a different value exists, reject the request with
     KEY_EXISTS and that value. Setting the current value succeeds, so the request may be repeated
     after a lost reply.
     """

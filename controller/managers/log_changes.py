@@ -110,8 +110,8 @@ class LogChanges:
         )
 
     def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        """Reject a second range of a stream in one slot, because a slot contains only one per
-        stream. This takes O(log entries), for slots that are already registered.
+        """Reject a second range of a stream in one slot, because a slot contains only one range per
+        stream. This takes O(log entries) for slots that are already registered.
         """
         for part in ranges:
             stream = self.image.streams.get(part.stream_id)
@@ -127,8 +127,8 @@ class LogChanges:
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
     """Return the range without its part below `start`. The counts are estimated in proportion,
-    because only the object contains the exact counts. The record count is rounded down so that it
-    is never equal to the number of offsets by accident.
+    because only the object contains the exact counts. The record count is rounded down, so that it
+    never equals the number of offsets by accident.
     """
     left, whole = part.end_offset - start, part.end_offset - part.start_offset
     return msgspec.structs.replace(
@@ -161,7 +161,7 @@ def slot_of(image: MetadataImage, item: CommitObject, writer: BrokerIncarnation)
 
 
 def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
-    """Return the object to commit. If `was_committed` is set, the request is a retry after a lost
+    """Return the object to commit. `was_committed` means that the request is a retry after a lost
     reply.
     """
     if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:

@@ -1,4 +1,4 @@
-"""Replace entries of a stream's log with others that cover exactly the same offsets
+"""Replace entries of a stream's log with entries that cover exactly the same offsets
 (compaction).
 """
 
@@ -24,14 +24,14 @@ def replace_ranges(
     cleaned_end: Offset,
     tombstones_kept_ms: int | None = None,
 ) -> list[RangesReplaced]:
-    """Return records that replace `sources` with `new`, or none if all are trimmed. All of them
-    must belong to this stream. The caller checks permissions first.
+    """Return records that replace `sources` with `new`, or no records if all of them are trimmed.
+    All of them must belong to this stream. The caller checks permissions first.
 
     The end of the stream does not change, and the sources must still be in the index. Only offsets
-    above the start of the stream are compared, because the sources may have been trimmed meanwhile.
-    cleaned_end: offset below which later records superseded the records that `new` lacks, or 0 if
-    it lacks none. tombstones_kept_ms: for how long `new` keeps tombstones, or None if it lacks no
-    records.
+    above the start of the stream are compared, because the sources may have been trimmed in the
+    meantime. cleaned_end: offset below which later records superseded the records that `new` lacks,
+    or 0 if it lacks no records. tombstones_kept_ms: for how long `new` keeps tombstones, or None if
+    it lacks no records.
     """
     if tombstones_kept_ms is not None:
         _check_tombstones(stream, tombstones_kept_ms)
@@ -66,7 +66,7 @@ def replace_ranges(
 def _check_tombstones(stream: StreamState, kept_ms: int) -> None:
     """Check that tombstones outlive the records that DeleteRecords has removed from the log since
     the pass began. The pass does not remove outdated values from these records, so a fork that
-    restores them without the tombstone of a key would contain the key.
+    restores them without the tombstone of a key would bring the key back.
     """
     if kept_ms < stream.keep_ms:
         detail = (

@@ -1,6 +1,6 @@
 """Remove ranges in lost WAL stores from the log index. See docs/design/lost-wal-stores.md.
 
-Empty batches replace lost data, because a missing offset always means damage. A txn stream is
+Empty batches replace lost data, because a missing offset always indicates damage. A txn stream is
 trimmed up to its last lost event. For client topics, the data stream is trimmed with it, because
 its aborted transactions are unknown. A meta stream is trimmed up to its last lost checkpoint.
 """
@@ -48,8 +48,8 @@ class LostPart(NamedTuple):
 
     @property
     def max_timestamp_ms(self) -> Millis:
-        """The latest timestamp of the lost ranges, so that retention treats the later records as
-        before.
+        """The latest timestamp of the lost ranges, so that retention treats later records as before
+        the loss.
         """
         return Millis(max(entry.max_timestamp_ms for entry in self.entries))
 
@@ -148,7 +148,7 @@ def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[R
     ]
     if dropped:
         return dropped[:PARTS_MAX]
-    # Trim data streams first: without the txn stream, their transactions would be unknown.
+    # Trim data streams first: without the txn stream, the transactions in them would be unknown.
     found = sorted(trims(image, lost), key=lambda item: item.stream.kind)
     return [StreamTrimmed(item.stream.stream_id, item.start_offset) for item in found[:PARTS_MAX]]
 
@@ -173,8 +173,9 @@ def replace_lost(
     image: MetadataImage, item: CommitObject, parts: Sequence[LostPart], now_ms: Millis
 ) -> list[Record]:
     """Return records that replace lost parts with the ranges of an object with empty batches. Skips
-    parts that have changed meanwhile. Raises Refused if all parts have changed, so that the caller
-    waits before it writes another object, or if the object is no longer prepared.
+    parts that have changed in the meantime. Raises Refused if all parts have changed, so that the
+    caller waits before it writes another object. Also raises Refused if the object is no longer
+    prepared.
     """
     assert item.object_id is not None, "the object is prepared"
     if prepared(image, item, item.object_id).was_committed:

@@ -144,7 +144,7 @@ def unregister_broker(
 def removable_wals(
     image: MetadataImage, writers: Iterable[BrokerIncarnation]
 ) -> list[BrokerIncarnation]:
-    """Return the ended WALs without any slot that is still registered as an object, in order."""
+    """Return the ended WALs that have no slots that are still registered as objects, in order."""
     used = image.objects.wals()
     wals = (image.nodes.wal(writer) for writer in set(writers) - used)
     return sorted(wal.writer for wal in wals if wal is not None and wal.ended)
@@ -164,10 +164,10 @@ def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
 
     Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
     WALs has not ended, a move in progress refers to it, or a partition without a leader has no
-    other candidate. Therefore no leader, no open stream and no slot that recovery needs is lost.
-    Partitions keep the broker as a candidate, as after a graceful shutdown: any broker can lead,
-    and a broker that registers with this id again is a candidate again. All slots that ranges refer
-    to are registered as objects, which outlive the registration.
+    other candidate. These checks ensure that no leader, open stream or slot needed by recovery is
+    lost. Partitions keep the broker as a candidate, as after a graceful shutdown: any broker can
+    lead, and if a broker registers with this id again, it is a candidate again. All slots that
+    ranges refer to are registered as objects, which outlive the broker's registration.
     """
     try:
         node = image.nodes.get(request.node_id)
@@ -233,8 +233,8 @@ def _check_leaderless(
 
 
 def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Fence the incarnations whose sessions have ended. Those that are not alive in the image are
-    skipped, so a newer incarnation is not affected.
+    """Fence the incarnations whose sessions have ended. Incarnations that are not alive in the
+    image are skipped, so a newer incarnation is not affected.
     """
     records: list[Record] = []
     for node in dead:
@@ -253,8 +253,8 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
 
 
 def _check_newest(image: MetadataImage, request: RegisterBroker) -> None:
-    """Check that the node has not registered since the start that sent this request. Otherwise the
-    request was delayed, and its process may no longer run. Raises Refused.
+    """Check that the node has not registered again since the start that sent this request.
+    Otherwise, the request was delayed, and its process may no longer be running. Raises Refused.
     """
     if request.next_node_epoch is None:
         return
@@ -272,9 +272,9 @@ def _check_newest(image: MetadataImage, request: RegisterBroker) -> None:
 
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
     """Return the store in which the broker must open its WAL. Raises Refused unless the broker has
-    found the identity of this store. Otherwise it would write to another store, which recovery does
-    not read. A broker that cannot reach the store first uses the cluster's own store, unless its
-    URL is the one of an ended store. While a WAL store is being drained, brokers do not write to
+    found the identity of this store. Otherwise, it would write to another store, which recovery
+    does not read. A broker that cannot reach the store starts in the cluster's own store, unless
+    its URL is that of an ended store. While a WAL store is being drained, brokers do not write to
     it, but they still recover WALs and read ranges in it.
     """
     needed = image.nodes.needed_wal_store

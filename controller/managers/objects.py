@@ -30,7 +30,7 @@ from penstock.stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000
-"""Longer than any upload takes. A later commit is rejected, and the uploader must start again."""
+"""Longer than any upload takes. A later commit is rejected, and the uploader must start over."""
 
 Age = Callable[[MetadataOffset], float]
 """Returns a lower bound for the seconds since the record at a log offset was committed."""
@@ -67,8 +67,8 @@ def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[Obje
 
 
 def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int) -> list[Record]:
-    """Destroy objects that were prepared but not committed in time. Data stored under their keys is
-    garbage.
+    """Destroy objects that were prepared but not committed in time. Any data stored under their
+    keys is garbage.
     """
     expired = (
         state.object_id
@@ -79,8 +79,8 @@ def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int
 
 
 def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
-    """Destroy committed objects without references. Slots that recovery may need are not destroyed:
-    recovery no longer needs those below the committed slot and those of ended WALs.
+    """Destroy committed objects without references. Slots that recovery may need are not destroyed.
+    It no longer needs slots below the committed slot or slots of ended WALs.
     """
     useless = (state.object_id for state in image.objects.unreferenced() if _may_go(image, state))
     return _destroyed(image, useless, now_ms, limit)
@@ -101,7 +101,7 @@ def deletable(
     late_put_grace_ms: grace period of objects that were never committed, because the PUT of a
     paused writer may arrive after the object has expired. in_wal_stores: whether to return objects
     in WAL stores instead of objects in the cluster's own store. Younger objects are not examined,
-    because the deletion of a topic may destroy a million.
+    because the deletion of a topic may destroy a million objects.
     """
     found: list[ObjectState] = []
     for state in image.objects.destroyed():
@@ -116,8 +116,8 @@ def deletable(
 
 
 def objects_removed(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Record]:
-    """Remove objects whose bytes are deleted. Unknown objects and those that are not destroyed are
-    skipped.
+    """Remove objects whose bytes are deleted. Unknown objects and objects that are not destroyed
+    are skipped.
     """
     states = (image.objects.get(object_id) for object_id in dict.fromkeys(object_ids))
     return [

@@ -1,8 +1,8 @@
 """Place the candidates of partitions on brokers, like Kafka's `StripedReplicaPlacer` without racks.
 
-The candidates of partition i start at broker (start + i) mod n. `start` follows from the number of
-partitions ever created, so that small topics are spread as well. A factor of 1 to 15 is always
-accepted, because the store provides the durability.
+The candidates of partition i start at broker (start + i) mod n. `start` is derived from the number
+of partitions ever created, so that small topics are spread as well. A factor of 1 to 15 is always
+accepted, because durability comes from the store.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
 """Change the quotas of users, clients and addresses (KIP-546, KIP-612).
 
-Validation and error messages are Kafka's, except that NaN is rejected and there are additional
-limits. Brokers check that host names can be resolved.
+Validation and error messages are those of Kafka, except that NaN is rejected and there are
+additional limits. Brokers check that host names can be resolved.
 """
 
 import math
@@ -38,7 +38,7 @@ _WHOLE: Final[Mapping[str, tuple[str, int]]] = {
     CONSUMER_BYTE_RATE: ("a LONG", (1 << 63) - 1),
     CONNECTION_CREATION_RATE: ("an INT", (1 << 31) - 1),
 }
-"""Integer quotas with their Kafka type and maximum."""
+"""Integer quotas with their type in Kafka and their maximum."""
 _EPSILON: Final = 1e-6
 """Maximum deviation of a value from an integer, as in Kafka."""
 

@@ -44,9 +44,9 @@ class Mover:
 
     A moving partition has no leader until its streams are closed. The transaction that closes the
     last stream elects the next leader (`commits`, or `failover` if the source is dead), so that two
-    brokers never write at once. Moves have a timeout, after which the active controller fences the
-    brokers in `sources_of` (`controller.active.periodic`). Moving a partition again during a move
-    only changes the target.
+    brokers never write at the same time. Moves have a timeout, after which the active controller
+    fences the brokers in `sources_of` (`controller.active.periodic`). Moving a partition again
+    during a move only changes the target.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Mover:
         self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]
     ) -> None:
         """Change the leader and the candidates. `replicas` are the next candidates. The first
-        eligible broker of `wanted` becomes the leader, otherwise any broker.
+        eligible broker in `wanted` becomes the leader; if there is none, any broker.
 
         If no stream is open (the source was elected but has not opened any), the election takes
         place immediately.
@@ -214,7 +214,7 @@ def move_leaders(
 
 
 class MoveUnderWay(NamedTuple):
-    """Identifies one move for its whole duration."""
+    """Identifies one move throughout its duration."""
 
     key: PartitionKey
     source: NodeId
@@ -223,8 +223,8 @@ class MoveUnderWay(NamedTuple):
 
 
 def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
-    """Return the moves that wait for their source, in order. This takes O(partitions without a
-    leader).
+    """Return the moves that are waiting for their source, in order. This takes O(partitions without
+    a leader).
     """
     found: list[MoveUnderWay] = []
     for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):

@@ -134,7 +134,7 @@ def _exchange(
         for source in item.sources
     ]
     # Only log compaction orders its replacements. The request does not contain the end of the
-    # cleaned part, so the end of the stream is used.
+    # compacted part, so the end of the stream is used.
     cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     return [
         *changes.records,
@@ -149,7 +149,7 @@ def _exchange(
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """Return the object id of a source by its key, because the manifest contains no ids."""
+    """Look up the object id of a source by its key, because the manifest contains no ids."""
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id
     if object_id is None:

@@ -1,4 +1,4 @@
-"""Set and delete SCRAM credentials of users (KIP-554, KIP-900). Each user of a request succeeds or
+"""Set and delete SCRAM credentials of users (KIP-554, KIP-900). Each user in a request succeeds or
 fails separately.
 """
 

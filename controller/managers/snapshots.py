@@ -23,12 +23,12 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
-"""Maximum number of partitions of all snapshots in a cluster. Beyond this, requests are rejected
+"""Maximum number of partitions of all snapshots in a cluster. Above this, requests are rejected
 with PARTITION_LIMIT_REACHED.
 """
 GROUP_OFFSETS_BYTES_MAX: Final = 512 << 10
-"""Maximum size of the encoded group offsets of one topic, which are stored in one record. It
-suffices for at least 40,000 offsets. Beyond this, the snapshot is rejected with INVALID_REQUEST.
+"""Maximum size of the encoded group offsets of one topic, which are stored in one record. This is
+enough for at least 40,000 offsets. Above this, the snapshot is rejected with INVALID_REQUEST.
 """
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _KEEP_FOREVER: Final = -1
@@ -142,7 +142,7 @@ def _check_names(topic: NewTopic, source_name: str, snapshot: str) -> None:
 
 
 def _is_uuid(name: str) -> bool:
-    """Return whether the name is a UUID, with which the full names of deleted topics end."""
+    """Return whether the name is a UUID. The full names of deleted topics end with a UUID."""
     try:
         return str(UUID(name)) == name
     except ValueError:

@@ -63,8 +63,8 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 def trim_stream(
     image: MetadataImage, request: TrimStream, now_ms: Millis, *, grace_ms: int = 0
 ) -> Result[None]:
-    """Set the start offset of a stream. It may be higher than the committed end if the removed
-    records are not retained, because their data may still be in a WAL. A retry succeeds without
+    """Set the start offset of a stream. Unless the removed records are retained, it may be higher
+    than the committed end, because their data may still be in a WAL. A retry succeeds without
     records.
 
     grace_ms: grace period of topics without their own; 0 if records are not retained.

@@ -1,8 +1,8 @@
 """Create topics, restore deleted topics, and add partitions.
 
-One transaction creates a partition with its streams and, if any broker is live, its leader. Topics
-and snapshots together have at most `partitions_max` partitions, but internal topics are always
-created (KIP-578).
+One transaction creates a partition together with its streams and, if any broker is live, its
+leader. Topics and snapshots together have at most `partitions_max` partitions, but internal topics
+are always created (KIP-578).
 """
 
 from collections import Counter
@@ -291,7 +291,7 @@ def _freeze(
     new_uuid: Callable[[], UUID],
     now_ms: Millis,
 ) -> dict[str, CreatedTopic]:
-    """Create snapshot topics, all or none. Return the results by topic name."""
+    """Create either all snapshot topics or none. Return the results by topic name."""
     try:
         plans = plan_snapshot_topics(image, topics)
         for plan in plans:

@@ -17,9 +17,9 @@ FROM_START: Final = StreamId(-1)
 def closed_in_wal_stores(
     image: MetadataImage, after: StreamId = FROM_START
 ) -> tuple[StreamId, ...]:
-    """Return closed streams whose logs refer to WAL stores, at most `STREAMS_MAX`. They are in the
-    order of their ids, starting after `after` and continuing with the lowest id. This takes O(n log
-    n) for n streams in WAL stores.
+    """Return closed streams whose logs refer to WAL stores, at most `STREAMS_MAX`. They are sorted
+    by id, starting after `after` and wrapping around to the lowest id. This takes O(n log n) for n
+    streams in WAL stores.
     """
     ids = sorted(image.objects.streams_in_wal_stores())
     at = bisect_right(ids, after)

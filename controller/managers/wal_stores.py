@@ -1,4 +1,4 @@
-"""Add the store in which brokers open their WALs, drain it, or abandon it after it is lost."""
+"""Add the store in which brokers open their WALs, drain it, or abandon it after a loss."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -70,10 +70,10 @@ def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Re
 def check_new(image: MetadataImage, url: str) -> None:
     """Check that a WAL store at this URL may be added after others have ended. Raises Refused.
 
-    The URL must be a new one, because a lost store may look like an empty one at its URL (for
-    example an unmounted directory) and a drained store contains fences. All live brokers must be
-    configured with the new store: a broker with the URL of an ended store would look for the ranges
-    of the new store there.
+    The URL must be a new one: a lost store may look like an empty one at the same URL (for example,
+    an unmounted directory), and a drained store contains fences. All live brokers must be
+    configured with the new store: a broker with the URL of an ended store would look there for the
+    ranges of the new store.
     """
     ended = list(image.nodes.ended_wal_stores())
     if url in {store.url for store in ended}:
@@ -142,7 +142,7 @@ def abandon_wal_store(
 
     Refuses with INVALID_REQUEST if there is no such store. Also refuses while a live broker has its
     WAL in the store, because it would acknowledge records that are lost with its process, and with
-    NODE_IN_USE while a dead broker still has a lease. Afterwards no WAL is placed in the store, so
+    NODE_IN_USE while a dead broker still has a lease. No WAL is placed in the store after that, so
     all of its WALs have dead writers, and `failover.end_lost_wals` can end them.
     """
     if unknown := _unknown(image, request.store_id, request.uuid):
@@ -168,7 +168,7 @@ def abandon_wal_store(
 
 
 def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Progress | None]:
-    """Start or undo the draining of a WAL store, and return how many WALs and objects are left in
+    """Start or undo the draining of a WAL store, and return the number of WALs and objects left in
     it. Repeating the request ends the store once nothing is left.
 
     Refuses with INVALID_REQUEST if there is no such store or it has ended.
@@ -206,8 +206,8 @@ def _drained(
 
 
 def wals_in(image: MetadataImage, store_id: WalStoreId) -> list[WalState]:
-    """Return the WALs in this store that have not ended. Their writers are alive, or dead with the
-    WAL waiting for recovery.
+    """Return the WALs in this store that have not ended. Their writers are alive, or they are dead
+    and the WAL is waiting for recovery.
     """
     return [wal for wal in image.nodes.running_wals() if wal.store_id == store_id]
 

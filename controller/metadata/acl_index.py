@@ -22,7 +22,7 @@ from penstock.base.principal import Principal
 from penstock.controller.metadata.records import AclEntry
 
 RESPONSES_MAX: Final = 100_000
-"""Maximum number of cached decisions. Each takes about 200 bytes. The whole cache is cleared when
+"""Maximum number of cached decisions. Each takes about 200 bytes. The entire cache is cleared when
 it is full.
 """
 
@@ -32,7 +32,7 @@ names does not evict the decisions of other clients.
 """
 
 REMEMBERED_CHARS_MAX: Final = 256
-"""Decisions about longer names are not cached. Topic names are never that long."""
+"""Decisions about longer names are not cached. Topic names are never this long."""
 
 HOSTS_MAX: Final = 1_000
 """Number of hosts whose canonical form is cached. Computing it takes 4 us, and the rest of a
@@ -48,21 +48,19 @@ _ALLOWING: Final[Mapping[int, frozenset[int]]] = {
     operation: frozenset(map(int, (operation, Operation.ALL, *_IMPLYING.get(operation, ()))))
     for operation in Operation
 }
-"""Operations whose ALLOW also allows the key."""
+"""For each operation, the operations whose ALLOW also allows it."""
 
 _ALLOWED_BY: Final[Mapping[int, int]] = {
     by: sum(1 << operation for operation, allowing in _ALLOWING.items() if by in allowing)
     for by in Operation
 }
-"""Operations that an ALLOW of the key allows, as a bit field."""
+"""For each operation, the operations that an ALLOW of it allows, as a bit field."""
 
 _PROBE_NAME: Final = "hardcode"
-"""A name that stands for any resource, as in Kafka."""
+"""A name that represents any resource, as in Kafka."""
 
 _Question = tuple[int, int, str]
-"""Operation, resource type and resource name. A negative type stands for any resource of this
-type.
-"""
+"""Operation, resource type and resource name. A negative type means any resource of this type."""
 
 
 _Rule = tuple[str, int, bool]
@@ -147,10 +145,10 @@ class AclIndex:
     prefix of the name; if its principal is the principal or `User:*`; and if its host is the host
     or `*`. Hosts are compared as addresses.
 
-    Super users may do everything. A DENY of the operation or of ALL takes precedence over an ALLOW.
-    An ALLOW of Read, Write, Delete or Alter implies Describe, and an ALLOW of AlterConfigs implies
-    DescribeConfigs. If patterns match the resource but no ACL applies, the operation is denied. If
-    no pattern matches, `allow.everyone.if.no.acl.found` decides.
+    Super users may perform every operation. A DENY of the operation or of ALL takes precedence over
+    an ALLOW. An ALLOW of Read, Write, Delete or Alter implies Describe, and an ALLOW of
+    AlterConfigs implies DescribeConfigs. If patterns match the resource but no ACL applies, the
+    operation is denied. If no pattern matches, `allow.everyone.if.no.acl.found` decides.
 
     super_users: principals such as `User:name`. allows_without_acl:
     `allow.everyone.if.no.acl.found`.
@@ -237,8 +235,8 @@ class AclIndex:
         return allowed
 
     def operations(self, principal: Principal, host: str, resource_type: int, name: str) -> int:
-        """Return the operations that the principal may perform from this host, as a bit field. Not
-        cached, so it takes as long as an `allows` that is not cached.
+        """Return the operations that the principal may perform from this host, as a bit field. The
+        result is not cached, so this takes as long as an uncached `allows`.
         """
         supported, text = ALL_OPERATIONS[resource_type], str(principal)
         if text in self._super_users:

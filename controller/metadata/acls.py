@@ -36,7 +36,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     permission: int = int(Permission.ANY)
 
     def problem(self) -> str:
-        """Return why the filter is invalid, or "" if it is valid."""
+        """Return the reason why the filter is invalid, or "" if it is valid."""
         if not (
             is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)
         ):

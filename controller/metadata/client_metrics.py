@@ -1,7 +1,7 @@
 """Configs of client metrics subscriptions, with the names, types, defaults and limits of Kafka
 (KIP-714, KIP-1000).
 
-Regular expressions use the syntax of RE2 instead of Java's.
+Regular expressions use RE2 syntax instead of Java's.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""Encode and decode records: msgpack arrays that start with the tag of the record. UUIDs have 16
-bytes.
+"""Encode and decode records: msgpack arrays that start with the tag of the record. UUIDs are
+encoded as 16 bytes.
 
 Unknown tags raise FormatUnknown, because older versions must not skip records. Unknown trailing
 elements of a record are ignored.

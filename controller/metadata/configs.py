@@ -8,14 +8,14 @@ from typing import Final
 from penstock.controller.metadata.records import ConfigRecord
 
 TOPIC_RESOURCE = 2
-"""Resource types have the numbers of Kafka's protocol."""
+"""Resource types use the numbers of Kafka's protocol."""
 
 BROKER_RESOURCE = 4
 """One broker by its node id, or all brokers with an empty name."""
 
 BROKER_LOGGER_RESOURCE = 8
-"""The loggers of a broker. The metadata contains no configs for them, because log levels belong to
-a process.
+"""The loggers of a broker. The metadata contains no configs for them, because log levels apply to a
+process.
 """
 
 CLIENT_METRICS_RESOURCE = 16

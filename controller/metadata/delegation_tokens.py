@@ -1,5 +1,5 @@
-"""The delegation tokens of the cluster by id. They contain no secrets: brokers derive a secret from
-the id and from a key that only the brokers have (KIP-48, KIP-900).
+"""The delegation tokens of the cluster by id. They contain no secrets: brokers derive a token's
+secret from its id and a key that only brokers have (KIP-48, KIP-900).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Collects what records change, so that subscribers do not have to examine the whole image.
+"""Collects the changes made by records, so that subscribers do not have to examine the whole image.
 
 A delta is level-triggered: it contains ids to look up in the image. It may contain ids of unchanged
 items.

@@ -1,5 +1,5 @@
-"""The error for inconsistent metadata. It always indicates a bug, so only the code that ends the
-process catches it.
+"""The error for inconsistent metadata. It always indicates a bug and is caught only by the code
+that ends the process.
 """
 
 

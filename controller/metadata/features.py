@@ -1,7 +1,7 @@
 """The finalized feature levels of the cluster (KIP-584, KIP-1022).
 
 A node that does not support a finalized level must not join the cluster, because it would apply the
-rules of another level. `_LEVELS_BEFORE` contains the levels of clusters without level records.
+rules of a different level. `_LEVELS_BEFORE` contains the levels of clusters without level records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,13 +36,13 @@ SUPPORTED: Final[tuple[FeatureRange, ...]] = (
 """The supported levels. A new cluster has the newest levels."""
 
 WAL_STORE: Final = FeatureRange(WAL_STORE_VERSION, 0, 1)
-"""Only supported by nodes with a WAL store, so that the feature is not visible in clusters without
+"""Supported only by nodes with a WAL store, so that the feature is not visible in clusters without
 one.
 """
 
 METADATA_VERSION: Final = FeatureRange("metadata.version", 29, 29)
-"""The level of Kafka 4.2, whose protocol is implemented, for tools and operators. This is the only
-level, and it is not stored, because the metadata formats have their own versions.
+"""The level of Kafka 4.2, whose protocol Penstock implements, for tools and operators. This is the
+only level, and it is not stored, because the metadata formats have their own versions.
 """
 
 _BY_NAME: Final = {feature.name: feature for feature in (*SUPPORTED, WAL_STORE)}
@@ -112,5 +112,5 @@ class FeaturesImage:
 
 
 def joined_ids(topic_ids: Iterable[UUID]) -> bytes:
-    """Return the ids in the form that a record contains."""
+    """Return the ids in the form used in records."""
     return b"".join(sorted(topic_id.bytes for topic_id in topic_ids))

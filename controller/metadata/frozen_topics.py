@@ -35,9 +35,11 @@ class FrozenTopic:
     configs: Mapping[str, str]
     since_ms: Millis
     keep_ms: int
-    """-1 if the topic is kept until a request removes it."""
+    """How long the topic is kept; -1 until a request removes it."""
     offset: MetadataOffset
-    """End of the metadata log before the topic was frozen, from which its age is measured."""
+    """End of the metadata log just before the topic was frozen. The age of the topic is measured
+    from this point.
+    """
     partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
     group_offsets: tuple[GroupOffsets, ...] = ()
     """Consumer group offsets of a snapshot; empty for a deleted topic."""
@@ -49,7 +51,7 @@ class FrozenTopic:
 
     @property
     def full_name(self) -> str:
-        """Return the name under which readers of the store find the topic."""
+        """Return the name by which readers of the store find the topic."""
         return in_snapshot(self.name, self.snapshot or str(self.topic_id))
 
     def record(self) -> FrozenTopicRecord:

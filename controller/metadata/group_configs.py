@@ -1,7 +1,7 @@
 """Group configs with Kafka's names, types, defaults and limits, and with documentation.
 
-Groups need not exist to have configs. If a config is not set, a setting of the coordinating broker
-applies. Members learn about changes from the response to their next heartbeat.
+Groups do not have to exist to have configs. If a config is not set, a setting of the coordinating
+broker applies. Members learn about changes in the response to their next heartbeat.
 """
 
 import difflib
@@ -23,7 +23,7 @@ STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
 STREAMS_STANDBY_REPLICAS: Final = "streams.num.standby.replicas"
 STREAMS_REBALANCE_DELAY: Final = "streams.initial.rebalance.delay.ms"
 GROUP_NAME_CHARS_MAX: Final = 32_767
-"""Maximum length of ids in Kafka's protocol."""
+"""Maximum length of an id in Kafka's protocol."""
 
 DURATION_PREFIX: Final = "by_duration:"
 DURATION_PATTERN: Final = (
@@ -114,8 +114,8 @@ LONGER_THAN: Final = (
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a group cannot have this config, or "" if it can. The error for an unknown name
-    suggests the most similar known name.
+    """Return the reason why a group cannot have this config, or "" if it can. The error for an
+    unknown name suggests the most similar known name.
     """
     config = GROUP_CONFIGS.get(name)
     if config is not None:
@@ -131,8 +131,8 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one group are incompatible, or "" if they are compatible. Only
-    set configs are compared, because the others depend on the broker.
+    """Return the reason why these configs of one group are incompatible, or "" if they are
+    compatible. Only configs that are set are compared, because the others depend on the broker.
     """
     for longer, shorter in LONGER_THAN:
         both = configs.get(longer), configs.get(shorter)

@@ -1,8 +1,8 @@
 """Internal topics, which contain the state of coordinators, and operations forbidden to clients.
 
-Kafka allows clients to delete these topics, add partitions and change all configs. Each may lose
-committed offsets or transactions: keys depend on the number of partitions, and retention or limits
-remove records.
+Kafka allows clients to delete these topics, add partitions and change all configs. Any of these
+changes may lose committed offsets or transactions: the partition of a key depends on the number of
+partitions, and retention or limits remove records.
 """
 
 from typing import Final
@@ -22,8 +22,8 @@ _NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset(
 
 
 def config_problem(name: str, value: str) -> str:
-    """Return why an internal topic cannot have this config, with the allowed values, or "" if it
-    can. The value must be valid for a topic.
+    """Return the reason why an internal topic cannot have this config, with the allowed values, or
+    "" if it can. The value must be valid for a topic.
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (

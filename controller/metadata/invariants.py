@@ -221,7 +221,7 @@ def _check_partition(
 def check_counters(
     streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId
 ) -> None:
-    """Check that no id in use can be assigned again."""
+    """Check that no id that is in use can be assigned again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
         raise broken("a stream id would be assigned twice")
     if any(state.object_id >= next_object_id for state in objects):

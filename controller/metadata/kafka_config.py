@@ -13,8 +13,8 @@ from penstock.controller.metadata.topic_configs import (
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""Unambiguous, so that backtracking is cheap: if a number could match in two ways, 4,096 digits
-would take 0.4 s of CPU time.
+"""The pattern is unambiguous, so that backtracking is cheap: if a number could match in two ways,
+4,096 digits would take 0.4 s of CPU time.
 """
 _LIMITS: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 
@@ -22,8 +22,8 @@ _LIMITS: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
     """A config and its allowed values. low, high: inclusive limits of numbers. choices: allowed
-    strings; empty if all are allowed. pattern: regular expression instead of choices, which
-    `wanted` describes.
+    strings; empty if all are allowed. pattern: regular expression that replaces the choices;
+    `wanted` describes it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class KafkaConfig:
     wanted: str = ""
 
     def problem(self, value: str) -> str:
-        """Return why the value is invalid, with Kafka's message, or "" if it is valid."""
+        """Return Kafka's error message if the value is invalid, or "" if it is valid."""
         if len(value) > VALUE_CHARS_MAX:
             return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
         found = self._problem(value.strip())

@@ -11,8 +11,8 @@ from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.records import TrimGrace
 
 TRIMS_MAX = 16
-"""Maximum number of trims within one grace period. Further trims are merged with the last one, so
-their records are retained for up to twice the grace period.
+"""Maximum number of trims within one grace period. Additional trims are merged with the last one,
+so their records are retained for up to twice the grace period.
 """
 
 
@@ -37,7 +37,7 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
 
     def trimmed(self, trim: KeptTrim, entries: list[LogEntry]) -> "KeptLog":
-        """Return the log after another trim, which removed `entries`. They replace all overlapping
+        """Return the log after another trim, which removed `entries`. These replace all overlapping
         entries, which were sources of a compaction.
         """
         trims = (*self.trims[: TRIMS_MAX - 1], trim)
@@ -45,8 +45,8 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
         return KeptLog(self.start_offset, trims, [*self.entries[:below], *entries])
 
     def load(self, entry: LogEntry) -> None:
-        """Add an entry of a snapshot that is being loaded. A copy for each entry would take minutes
-        for 100,000.
+        """Add an entry of a snapshot that is being loaded. Copying the log for each entry would
+        take minutes for 100,000 entries.
         """
         insort(self.entries, entry, key=_start)
 

@@ -1,4 +1,4 @@
-"""The key/value store of the cluster, which is small. The manager enforces its limits."""
+"""The small key/value store of the cluster. The manager enforces its limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -24,7 +24,7 @@ from penstock.controller.metadata.records import (
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 NodeState = NodeRecord
-"""The state of a node *is* its last record."""
+"""The state of a node is its last record."""
 
 
 class DrainState(IntEnum):
@@ -104,7 +104,7 @@ class NodesImage:
 
     def wal_stores(self) -> Iterator[WalStoreRecord]:
         """Yield the WAL stores that have not ended, ordered by id, without the cluster's own store.
-        Nodes must reach all of them.
+        Nodes must be able to reach all of them.
         """
         return (
             store
@@ -148,7 +148,7 @@ class NodesImage:
 
     def next_to_leave(self) -> BrokerIncarnation | None:
         """Return the next broker whose WAL leaves a store that is being drained: the live one with
-        the lowest id. The WALs leave one after the other.
+        the lowest id. The WALs leave one after another.
         """
         leaving = {store for store, state in self._drains.items() if state == DrainState.DRAINING}
         return min(
@@ -181,7 +181,7 @@ class NodesImage:
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Return whether neither recovery nor a commit will need the slot again.
 
-        Only ranges that refer to its object then keep it.
+        If so, only ranges that refer to its object keep it.
         """
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed

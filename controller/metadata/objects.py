@@ -40,7 +40,7 @@ class ObjectPhase(IntEnum):
 
 class ObjectState(msgspec.Struct, gc=False):
     """The state of one object. `refs` is the number of log entries (of all streams) that refer to
-    it. A destroyed object has none.
+    it. A destroyed object has no references.
 
     `since_ms` is the wall-clock time of the commit or the destruction, for information only.
     `since` is the end of the metadata log before a prepared object was prepared, or before a
@@ -77,7 +77,7 @@ class ObjectsImage:
     _destroyed: dict[ObjectId, MetadataOffset] = field(
         default_factory=dict[ObjectId, MetadataOffset]
     )
-    """When each object was destroyed, oldest first unless `_is_unsorted`."""
+    """The time when each object was destroyed, oldest first unless `_is_unsorted`."""
     _is_unsorted: bool = field(default=False, compare=False)
     _committed: Counter[int] = field(default_factory=Counter[int])
     """Number of committed objects by role."""
@@ -88,8 +88,8 @@ class ObjectsImage:
     entry.
     """
     wal_store_bytes: int = 0
-    """Total size of the referenced objects in WAL stores, including those to which only retained
-    deleted records refer: see `wal_store_usage`.
+    """Total size of the referenced objects in WAL stores, including those that only retained
+    deleted records refer to: see `wal_store_usage`.
     """
     committed_bytes: int = 0
     """Total size of committed objects."""
@@ -183,7 +183,7 @@ class ObjectsImage:
     def commit(self, record: ObjectCommitted) -> None:
         """Commit an object.
 
-        Another commit of a WAL object adds the range of another stream.
+        Another commit of the same WAL object adds the range of another stream.
         """
         state = self._objects.get(record.object_id)
         if state is not None and state.phase == ObjectPhase.DESTROYED:
@@ -210,7 +210,7 @@ class ObjectsImage:
             self._in_place[record.key] = record.object_id
 
     def refer(self, object_id: ObjectId, stream_id: StreamId, start: Offset) -> None:
-        """Add a reference from the log entry of the stream that starts at `start`."""
+        """Add a reference from the stream's log entry that starts at `start`."""
         state = self._objects.get(object_id)
         if state is None or state.phase != ObjectPhase.COMMITTED:
             raise broken(f"a range refers to object {object_id}, which is not committed")
@@ -246,7 +246,7 @@ class ObjectsImage:
         self._prepared.discard(record.object_id)
         self._unreferenced.discard(record.object_id)
         if self._destroyed and record.offset < next(reversed(self._destroyed.values())):
-            self._is_unsorted = True  # snapshots contain objects in another order
+            self._is_unsorted = True  # snapshots contain objects in a different order
         self._destroyed[record.object_id] = record.offset
 
     def remove(self, record: ObjectRemoved) -> None:

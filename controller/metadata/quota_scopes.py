@@ -2,7 +2,7 @@
 
 Only the most specific quota applies: (user, client), (user, default client), user, (default user,
 client), both defaults, default user, client, default client. All users of a client share a quota
-that is set for this client without a user. Other quotas are counted separately.
+that is set for this client without a user. All other quotas are counted separately for each user.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ class _NoName(Enum):
     DEFAULT = 0
     """All names without their own quota."""
     ABSENT = 1
-    """The quota does not depend on this name."""
+    """The quota is independent of this name."""
 
 
 DEFAULT: Final = _NoName.DEFAULT
 ABSENT: Final = _NoName.ABSENT
 
 Scope: TypeAlias = tuple[str | _NoName, str | _NoName]
-"""User and client id. The scope of a quota contains the clients to which it applies. The scope of a
-meter contains the clients whose usage it counts, and never DEFAULT.
+"""User and client id. The scope of a quota contains the clients that it applies to. The scope of a
+meter contains the clients whose usage it counts, and never contains DEFAULT.
 """
 
 

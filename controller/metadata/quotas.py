@@ -1,6 +1,4 @@
-"""Quotas of clients and addresses, by entity (KIP-546, KIP-612). The manager enforces
-their limits.
-"""
+"""Client and address quotas, by entity (KIP-546, KIP-612). The manager enforces their limits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ CLIENT_QUOTAS: Final = (
     REQUEST_PERCENTAGE,
     CONTROLLER_MUTATION_RATE,
 )
-"""Quotas of users and clients. Addresses only have a connection rate."""
+"""Quotas of users and clients. Addresses can have only a connection rate."""
 
 THROTTLE_MS_MAX: Final = (1 << 31) - 1
 """Maximum throttle time in a response: 24 days."""
@@ -36,7 +34,7 @@ _NOTHING: Mapping[str, float] = {}
 
 
 def entity_text(entity: Entity) -> str:
-    """Describe an entity in one line, such as `user=alice,client-id=<default>`."""
+    """Describe an entity in one line, for example `user=alice,client-id=<default>`."""
     return ",".join(f"{part.type}={part.name or '<default>'}" for part in entity)
 
 
@@ -45,7 +43,7 @@ class QuotasImage:
     _values: dict[Entity, dict[str, float]] = field(default_factory=dict[Entity, dict[str, float]])
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """Return the quotas of one entity by name; empty if it has none."""
+        """Return the quotas of one entity by name; empty if the entity has none."""
         return self._values.get(entity, _NOTHING)
 
     def items(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:

@@ -22,7 +22,7 @@ from penstock.base.ids import (
 from penstock.stream.ports import OWN_STREAM
 
 MetadataOffset = NewType("MetadataOffset", int)
-"""Position in the metadata log, which counts records from 0."""
+"""Position in the metadata log: the number of preceding records."""
 
 ControllerEpoch = NewType("ControllerEpoch", int)
 """Raft term of the active controller."""
@@ -42,7 +42,7 @@ class ClusterRecord(_Record, tag="cluster", frozen=True, gc=False):
 
 class TopicRecord(_Record, tag="topic", frozen=True, gc=False):
     topic_id: UUID
-    """Never reused, not even for a topic of the same name."""
+    """Never reused, not even for a topic with the same name."""
     name: str
     """The topic's name, unique among topics that are not frozen."""
 
@@ -64,16 +64,16 @@ class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
-    """Creates a topic that no broker serves and that does not change: a snapshot topic, or a
-    deleted topic that can be restored.
+    """Creates an immutable topic that no broker serves: a snapshot topic, or a deleted topic that
+    can be restored.
 
     The records of its partitions follow, without leaders. Other records create its streams.
     """
 
     topic_id: UUID
-    """Id of the frozen topic; a snapshot topic has its own."""
+    """Id of the frozen topic. A snapshot topic has an id of its own."""
     name: str
-    """Name of the topic, without that of the snapshot."""
+    """Name of the topic, without the name of the snapshot."""
     snapshot: str
     """Name of the snapshot; empty for a deleted topic."""
     configs: tuple[tuple[str, str], ...]
@@ -81,9 +81,9 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     since_ms: Millis
     """Wall clock of the active controller, for information: no decision depends on it."""
     keep_ms: int
-    """Time after which the topic is removed, -1 for never.
+    """Time after which the topic is removed; -1: never.
 
-    The active controller measures it by its monotonic clock, and each new leader starts again.
+    The active controller measures it with its monotonic clock; each new leader starts over.
     """
     offset: MetadataOffset
     """End of the log before the transaction that froze the topic."""
@@ -92,22 +92,22 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
 
 
 class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
-    """Turns a topic with its partitions, configs and streams into a frozen one. Its leaders close
+    """Turns a topic with its partitions, configs and streams into a frozen topic. Its leaders close
     the streams. The last three fields are those of FrozenTopicRecord.
     """
 
     topic_id: UUID
     """The topic that was deleted."""
     since_ms: Millis
-    """When it was deleted, for information."""
+    """Time of the deletion, for information."""
     keep_ms: int
-    """How long it can be restored; -1: without a limit."""
+    """How long the topic can be restored; -1: without a limit."""
     offset: MetadataOffset
-    """End of the log before the transaction that deleted it."""
+    """End of the log before the transaction that deleted the topic."""
 
 
 class TopicUndeleted(_Record, tag="topic-undeleted", frozen=True, gc=False):
-    """Restores a deleted topic, under any name. The records of its partitions follow, which elect
+    """Restores a deleted topic, under any name. The records of its partitions follow, and elect
     leaders.
     """
 
@@ -135,28 +135,28 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     target: NodeId
     """The intended leader; after the election, the elected one."""
     started_ms: Millis
-    """When the move began, for information."""
+    """Start time of the move, for information."""
     deadline_ms: Millis
     """The deadline, for information only.
 
-    The active controller fences a source by its own monotonic clock, starting from when it first
-    saw the move.
+    The active controller fences a source according to its own monotonic clock, starting from the
+    time at which it first saw the move.
     """
     elected_ms: Millis = Millis(0)
-    """When the target was elected; 0: not yet."""
+    """Time at which the target was elected; 0: not yet."""
     leader_epoch: StreamEpoch = StreamEpoch(-1)
     """The leader epoch that began with the election."""
 
 
 class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a forked partition branches off its source, and the state of the source's log that its
-    first leader needs.
+    """The point at which a forked partition branches off from its source, and the state of the
+    source's log that the first leader of the fork needs.
     """
 
     source_topic_id: UUID
     """The source topic of the fork, which may no longer exist."""
     end_offset: Offset
-    """The source's log below this offset belongs to the fork as well."""
+    """The part of the source's log below this offset also belongs to the fork."""
     scan_offset: Offset
     """No transaction that began below this offset was open at `end_offset`."""
     epochs: tuple[tuple[StreamEpoch, Offset], ...]
@@ -164,11 +164,11 @@ class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
-    """The whole state of one partition. A later record of the same partition replaces it.
+    """The whole state of one partition. A later record for the same partition replaces it.
 
     `replicas` lists the leader candidates in order; the first one is preferred. A `leader` and
     `leader_node_epoch` of -1 mean that there is no leader. A broker may serve the partition only if
-    leader *and* leader_node_epoch are its own.
+    both leader and leader_node_epoch are its own.
     """
 
     topic_id: UUID
@@ -180,13 +180,13 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     leader: NodeId
     """Node id of the leader; -1: none."""
     leader_node_epoch: NodeEpoch
-    """Node epoch of the start of the leader that may serve; -1: none."""
+    """Node epoch of the leader incarnation that may serve the partition; -1: none."""
     leader_epoch: StreamEpoch
-    """Increases with each election; the stream epoch of the three streams."""
+    """Increases with each election. Also the stream epoch of the three streams."""
     meta_stream_id: StreamId
     """The stream of the partition's checkpoints."""
     data_stream_id: StreamId
-    """The stream of the records: its offsets are Kafka's."""
+    """The stream of the records, whose offsets are Kafka's."""
     txn_stream_id: StreamId
     """The stream of transaction outcomes, at the offsets of the data stream
     (`stream.format.transaction_log`).
@@ -194,7 +194,7 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     It is empty until the first transaction.
     """
     target_replicas: tuple[NodeId, ...] | None = None
-    """The candidates after a change of leader; set only while the change is under way.
+    """The candidates after a leader change; set only while the change is in progress.
 
     The partition then has no leader until the source has closed the streams.
     """
@@ -203,8 +203,9 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
     undeleted_epoch: StreamEpoch = StreamEpoch(-1)
-    """The first leader epoch since the topic was last restored, or since the newest records were
-    lost with a WAL store; -1: neither happened. Transactions that were open then are aborted.
+    """The first leader epoch after the topic was last restored, or after the newest records were
+    lost with a WAL store; -1: neither has happened. Transactions that were open at that time are
+    aborted.
     """
 
     @property
@@ -244,8 +245,8 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):
-    """A broker's registration. It replaces the earlier one of the same node; a higher node_epoch
-    fences a lower one.
+    """A broker's registration. It replaces any earlier registration of the same node; a higher
+    node_epoch fences a lower one.
     """
 
     node_id: NodeId
@@ -253,7 +254,7 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     node_epoch: NodeEpoch
     """Number of this start, unique in the cluster."""
     incarnation_id: UUID
-    """Generated by the broker at startup: a retried registration has the same."""
+    """Generated by the broker at startup; a retried registration contains the same id."""
     host: str
     """Advertised host. If it is empty, clients use the local address of their own connection."""
     port: int
@@ -263,11 +264,13 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     machine.
     """
     rack: str | None
-    """Where the broker runs (`broker.rack`); nil: unknown."""
+    """Location of the broker (`broker.rack`); nil: unknown."""
     fenced: bool
-    """The broker may not serve: its session ended, and it leads nothing."""
+    """Whether the broker is fenced: its session has ended, and it must not serve or lead any
+    partition.
+    """
     draining: bool = False
-    """The broker is about to leave and is no longer elected leader."""
+    """Whether the broker is about to leave and is no longer elected leader."""
     other_listeners: tuple[NodeListener, ...] = ()
     """All listeners except the first, which `host` and `port` describe."""
     version: str = ""
@@ -276,7 +279,7 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """How long the broker keeps WAL slots after their commit."""
     features: tuple[FeatureRange, ...] = ()
     """The features supported by the broker, without `wal.store.version` if its WAL store may have
-    ended; none: it is older than features.
+    ended; none: the broker's version predates features.
     """
 
 
@@ -299,13 +302,13 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     committed: WalSequence
     """First slot that may contain uncommitted ranges; it never decreases."""
     recoverer: NodeId = NodeId(-1)
-    """Node id of the broker that has to recover the WAL; -1: none."""
+    """Node id of the broker that must recover the WAL; -1: none."""
     recoverer_epoch: NodeEpoch = NodeEpoch(-1)
-    """Node epoch of the same; -1: none."""
+    """Node epoch of the same broker; -1: none."""
 
 
 class WalStoreRecord(_Record, tag="wal-store", frozen=True, gc=False):
-    """Adds a store of WALs, which becomes the current one: brokers open their WALs in it."""
+    """Adds a WAL store, which becomes the current one: brokers open their WALs in it."""
 
     store_id: WalStoreId
     """Number of the store, from 1."""
@@ -316,8 +319,8 @@ class WalStoreRecord(_Record, tag="wal-store", frozen=True, gc=False):
 
 
 class WalStoreLost(_Record, tag="wal-store-lost", frozen=True, gc=False):
-    """An operator has abandoned a WAL store: no process uses it again, whatever it contains. Its
-    WALs end at their committed slots.
+    """An operator has abandoned a WAL store: no process uses it again, regardless of its contents.
+    Its WALs end at their committed slots.
     """
 
     store_id: WalStoreId
@@ -325,7 +328,7 @@ class WalStoreLost(_Record, tag="wal-store-lost", frozen=True, gc=False):
 
 
 class WalStoreDrain(_Record, tag="wal-store-drain", frozen=True, gc=False):
-    """Brokers move their WALs from a WAL store to the cluster's own one, or back. Once nothing
+    """Brokers move their WALs from a WAL store to the cluster's own store, or back. Once nothing
     refers to the WAL store, it ends: no process uses it again.
     """
 
@@ -381,9 +384,9 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     stream_id: StreamId
     """Id of the stream, never used again."""
     topic_id: UUID
-    """The topic that it belongs to."""
+    """The topic that the stream belongs to."""
     partition: int
-    """The partition that it belongs to."""
+    """The partition that the stream belongs to."""
     kind: str
     """Its contents: `meta`, `data` or `txn`."""
     cleaned_end: Offset = Offset(0)
@@ -391,18 +394,20 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
 
 
 class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
-    """Gives a new stream the log of another one below `end_offset`: its start, and its ranges with
-    their references to objects.
+    """Copies the log of another stream below `end_offset` to a new stream: its start, and its
+    ranges with their references to objects.
     """
 
     stream_id: StreamId
     """The new stream, which is still empty."""
     source_id: StreamId
-    """The stream whose log it gets."""
+    """The stream whose log is copied."""
     end_offset: Offset
     """At most the committed end of the source, and not inside a batch."""
     with_kept: bool = False
-    """The fork begins where the source's retained records do, below its start."""
+    """Whether the fork starts with the retained records of the source, which are below the source's
+    start.
+    """
 
 
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
@@ -413,7 +418,7 @@ class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
     stream_id: StreamId
     """The stream that is opened."""
     epoch: StreamEpoch
-    """Stream epoch of the owner; commits with a lower one are rejected."""
+    """Stream epoch of the owner; commits with a lower epoch are rejected."""
     node_id: NodeId
     """Node id of the owner."""
     node_epoch: NodeEpoch
@@ -422,9 +427,9 @@ class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
 
 class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
     stream_id: StreamId
-    """The stream that is closed: nothing can be committed until it is opened."""
+    """The closed stream: nothing can be committed until it is opened."""
     epoch: StreamEpoch
-    """Stream epoch that ends."""
+    """The stream epoch that ends."""
     end_offset: Offset
     """Committed end of the stream."""
 
@@ -433,15 +438,15 @@ class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long a fork can restore records removed by a trim.
 
     Its age is measured from `offset`, the end of the log before the trim. `since_ms` is the wall
-    clock of the active controller then, for information only.
+    clock time of the active controller at the trim, for information only.
     """
 
     offset: MetadataOffset
     """End of the log before the transaction that trimmed."""
     since_ms: Millis
-    """When it was trimmed, for information."""
+    """Time of the trim, for information."""
     keep_ms: int
-    """How long it is kept; -1: without a limit."""
+    """How long the removed records are kept; -1: without a limit."""
 
 
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
@@ -454,7 +459,9 @@ class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
     start_offset: Offset
     """First remaining offset; it never decreases."""
     grace: TrimGrace | None = None
-    """Set if removed records are retained. If not, those of earlier trims are dropped as well."""
+    """Set if the removed records are retained. Otherwise, records retained by earlier trims are
+    dropped as well.
+    """
 
 
 class KeptLogDropped(_Record, tag="kept-log-dropped", frozen=True, gc=False):
@@ -472,8 +479,8 @@ class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
 
 
 class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stream's part of an object. It has the same fields as `stream.ports.StreamRange`, and the
-    stream under which the object contains it (`stream.ports.ObjectRange`).
+    """One stream's part of an object: the fields of `stream.ports.StreamRange`, and the stream id
+    under which the object contains the range (`stream.ports.ObjectRange`).
     """
 
     stream_id: StreamId
@@ -481,16 +488,16 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start_offset: Offset
     """Offset of the first record."""
     end_offset: Offset
-    """One after the last record."""
+    """Offset after the last record."""
     record_count: int
-    """Number of records; fewer than offsets after log compaction."""
+    """Number of records. After log compaction, this is less than the number of offsets."""
     size_bytes: int
-    """Bytes of the range in the object."""
+    """Size of the range in the object, in bytes."""
     max_timestamp_ms: Millis
-    """Highest max timestamp of its batches; -1: none has one."""
+    """Highest max timestamp of the batches in the range; -1: no batch has one."""
     stored_stream_id: StreamId = OWN_STREAM
-    """Stream under which the object contains the range; -1: the stream itself. A fork refers to the
-    objects of its source.
+    """Stream id under which the object contains the range; -1: the stream's own id. A fork refers
+    to the objects of its source.
     """
 
 
@@ -502,15 +509,15 @@ class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     ttl_ms: int
     """Time after which the prepared object expires.
 
-    The active controller measures it by its monotonic clock, and each new leader starts again.
+    The active controller measures it with its monotonic clock; each new leader starts over.
     """
     offset: MetadataOffset
     """End of the log before the transaction that prepared the object."""
 
 
 class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
-    """Adds the ranges to their streams and advances the streams' ends to them (never decreases
-    them).
+    """Adds the ranges to their streams and advances the ends of the streams, which never
+    decrease.
     """
 
     object_id: ObjectId
@@ -520,7 +527,7 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
     role: int
     """Layout of the object: 1 WAL, 2 stream-set, 3 stream."""
     size_bytes: int
-    """Bytes of the whole object."""
+    """Size of the whole object, in bytes."""
     committed_ms: Millis
     """Time of the commit, for information."""
     ranges: tuple[RangeEntry, ...]
@@ -543,18 +550,20 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
     stream_id: StreamId
     """The stream whose ranges are replaced."""
     removed_object_ids: tuple[ObjectId, ...]
-    """Objects that contained the range before."""
+    """Objects that contained the range until now."""
     object_id: ObjectId
-    """The object that contains it now."""
+    """The object that contains the range from now on."""
     replacement: RangeEntry
     """The range in the new object."""
     cleaned_end: Offset = Offset(0)
-    """Set by log compaction, which has removed records in favor of others below this offset."""
+    """Set by log compaction, which has removed records that are superseded by later records below
+    this offset.
+    """
 
 
 class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
     """Destroys an object without references. Its bytes are deleted from the store after the read
-    grace.
+    grace period.
     """
 
     object_id: ObjectId
@@ -579,28 +588,28 @@ class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
     """Marks producer ids below `next_producer_id` as allocated."""
 
     next_producer_id: int
-    """Lowest producer id that is still free."""
+    """Lowest producer id that is not allocated."""
 
 
 class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
-    """Marks ids below these as used. Only snapshots write it, because ids of removed things must
-    not be reused.
+    """Marks all ids below these as used. Written only by snapshots, because the ids of removed
+    objects, streams and nodes must not be reused.
 
-    Otherwise the counters follow from the records: the highest id so far + 1. Node epochs are
+    Otherwise, the counters are derived from the records: the highest id so far + 1. Node epochs are
     cluster-wide, so that the WAL prefix of a node that left and returned is always new.
     """
 
     next_stream_id: StreamId
-    """Stream ids below are used."""
+    """Stream ids below this are used."""
     next_object_id: ObjectId
-    """Object ids below are used."""
+    """Object ids below this are used."""
     next_node_epoch: NodeEpoch
-    """Node epochs below are used."""
+    """Node epochs below this are used."""
 
 
 class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
-    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker, 32 group); the empty
-    broker name stands for all of them. A `value` of None removes the config.
+    """One dynamic config. `resource_type` has Kafka's numbers (2 topic, 4 broker, 32 group); the
+    empty broker name means all brokers. A `value` of None removes the config.
     """
 
     resource_type: int
@@ -614,7 +623,7 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
 
 
 class AclEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Allows or denies one operation on the resources of one pattern to a principal from a host.
+    """Allows or denies a principal from a host one operation on the resources that match a pattern.
 
     The numbers are Kafka's (`base.acls`).
     """
@@ -679,7 +688,7 @@ class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):
     passwords.
     """
     server_key: bytes
-    """ServerKey of RFC 5802, with which a server proves that it has the credential."""
+    """ServerKey of RFC 5802, which a server uses to prove that it has the credential."""
     iterations: int
     """Iterations of the hash, 4,096 to 16,384."""
 
@@ -701,15 +710,15 @@ class DelegationTokenRecord(_Record, tag="delegation-token", frozen=True, gc=Fal
     owner: str
     """The principal of clients that log in with the token, for example `User:alice`."""
     requester: str
-    """The principal that created it."""
+    """The principal that created the token."""
     renewers: tuple[str, ...]
-    """Principals that may renew and expire it, besides the owner."""
+    """Principals other than the owner that may renew and expire the token."""
     issue_ms: Millis
-    """When it was created."""
+    """Creation time of the token."""
     expiry_ms: Millis
-    """When it expires, unless it is renewed."""
+    """Time at which the token expires unless it is renewed."""
     max_ms: Millis
-    """The latest expiry after renewals."""
+    """The latest expiry time that renewals can set."""
 
 
 class DelegationTokenRemoved(_Record, tag="delegation-token-removed", frozen=True, gc=False):
@@ -723,7 +732,7 @@ class QuotaRecord(_Record, tag="quota", frozen=True, gc=False):
     """Sets or removes one quota of an entity."""
 
     entity: tuple["QuotaTarget", ...]
-    """The entity of the quota, in the order of the types."""
+    """The components of the quota entity, ordered by type."""
     key: str
     """Kafka's name of the quota, for example `producer_byte_rate`."""
     value: float | None
@@ -736,7 +745,9 @@ class QuotaTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: str
     """`client-id`, `ip` or `user`."""
     name: str | None
-    """Name of the user, client or address; nil: the default for all without their own quota."""
+    """Name of the user, client or address; nil: the default for all names without a quota of their
+    own.
+    """
 
 
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):

@@ -1,8 +1,8 @@
-"""Find object ranges to which several logs refer: ranges of forks, snapshots, deleted topics and
+"""Find object ranges that several logs refer to: ranges of forks, snapshots, deleted topics and
 retained deleted records.
 
-An object with several streams is not shared for that reason alone. A range is only shared if
-another log refers to it.
+An object with several streams is not shared for that reason alone. A range is shared only if
+another log also refers to it.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class SharedRanges:
     """
 
     def learn(self, state: StreamState) -> Iterator[int]:
-        """Record the ranges to which the stream refers. Yield the number of processed entries, so
+        """Record the ranges that the stream refers to. Yield the number of processed entries, so
         that the caller can yield to the event loop.
         """
         forked = (entry for entry in state.entries if entry.stored_stream_id != OWN_STREAM)
@@ -38,7 +38,7 @@ class SharedRanges:
             yield number
 
     def shared_bytes(self, state: StreamState, streams: StreamsImage) -> int:
-        """Return the number of bytes of the log to which another log also refers."""
+        """Return the number of bytes in the log that another log also refers to."""
         return sum(self._shared(entry, state, streams) for entry in state.entries)
 
     def _shared(self, entry: LogEntry, state: StreamState, streams: StreamsImage) -> int:

@@ -1,7 +1,7 @@
 """Convert an image to records. Applying them to an empty image results in an equal image, including
 the id counters.
 
-The records describe only the current state, so their number depends on the image and not on its
+The records describe only the current state, so their number depends on the image, not on its
 history.
 """
 
@@ -56,7 +56,7 @@ class ImageCopy:
     """
 
     firsts: list[Record]
-    """Records that occur once."""
+    """Records that occur only once."""
     nodes: list[NodeRecord]
     wal_stores: list[WalStoreRecord]
     wals: list[WalState]
@@ -146,7 +146,7 @@ def _wal(wal: WalState) -> Iterator[Record]:
 def _stream(stream: StreamState) -> Iterator[Record]:
     """Yield the records of one stream.
 
-    They must precede the objects, whose ranges fill the index. With the start of the log already
+    They must precede the objects, whose ranges fill the index. If the start of the log is already
     set, ranges below it are not indexed.
     """
     yield StreamCreated(
@@ -155,7 +155,7 @@ def _stream(stream: StreamState) -> Iterator[Record]:
     opened = StreamOpened(stream.stream_id, stream.epoch, stream.node_id, stream.node_epoch)
     if stream.epoch >= 0:
         yield opened
-    if stream.end_offset or stream.epoch >= 0:  # a fork has a log before it is opened
+    if stream.end_offset or stream.epoch >= 0:  # a fork has a log even before it is opened
         yield StreamClosed(stream.stream_id, stream.epoch, stream.end_offset)
     if stream.opened:
         yield opened

@@ -39,8 +39,8 @@ def _start(entry: LogEntry) -> Offset:
 
 
 def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
-    """Return the entry with which a fork refers to an entry of the stream `source_id`. If only a
-    part of the entry is referred to, the record count is rounded down so that it is never equal to
+    """Return the entry with which a fork refers to an entry of the stream `source_id`. If the fork
+    refers to only a part of the entry, the record count is rounded down, so that it never equals
     the number of offsets by accident.
     """
     end = min(entry.end_offset, end_offset)
@@ -59,7 +59,8 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
 
 def is_cleaned_beyond(stream: "StreamState", offset: Offset) -> bool:
     """Return whether log compaction may have removed records below `offset` that later records at
-    or above `offset` supersede. A fork at this offset would contain neither.
+    or above `offset` supersede. A fork at this offset would contain neither the removed records nor
+    the later ones.
     """
     return stream.start_offset < offset < stream.cleaned_end
 
@@ -192,7 +193,7 @@ class StreamsImage:
         return node in self._opened_by
 
     def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
-        """Return the streams that this incarnation, which may be dead, has open."""
+        """Return the open streams of this incarnation, which may be dead."""
         return frozenset(self._opened_by.get(node, ()))
 
     def keeping(self) -> Iterator[StreamState]:
@@ -269,8 +270,8 @@ class StreamsImage:
 
     def trim(self, record: StreamTrimmed) -> list[LogEntry]:
         """Advance the start of the stream. Return the entries whose references the caller must
-        release. With a grace period in the record, the removed records are retained. Otherwise they
-        are dropped, together with all records retained earlier.
+        release. With a grace period in the record, the removed records are retained. Otherwise,
+        they are dropped together with all records retained earlier.
         """
         state, start = self.known(record.stream_id), record.start_offset
         if start < state.start_offset:
@@ -305,8 +306,8 @@ class StreamsImage:
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
         """Add one range to the index and advance the end of the stream to its end.
 
-        Return False if the range was not indexed: the stream is removed, or the whole range is
-        below the start and is not retained.
+        Return False if the range was not indexed: either the stream was removed, or the whole range
+        is below the start and not retained.
         """
         state = self._streams.get(part.stream_id)
         if state is None:
@@ -343,7 +344,7 @@ class StreamsImage:
         """Remove the entries of these objects from one stream's index and return the entries.
 
         They are found in O(log n + dropped entries) if they are adjacent and the first one contains
-        `start_offset`: a request may replace the ranges of a long log 1,000 times.
+        `start_offset`: a single request may replace ranges of a long log 1,000 times.
         """
         state = self.known(stream_id)
         first = last = state.index_of(start_offset)

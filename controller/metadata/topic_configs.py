@@ -1,4 +1,4 @@
-"""Topic configs with Kafka's names, types and defaults, and with their effect in Penstock.
+"""Topic configs with Kafka's names, types and defaults, and their effect in Penstock.
 
 Names, defaults and accepted values are those of Kafka 4.2 without tiered storage, except that NaN
 is rejected. The `doc` of a config describes where its effect differs.
@@ -19,7 +19,7 @@ INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
 SHOWN_CHARS_MAX = 200
 SCHEMA_CHARS_MAX = 32_767
-"""Maximum length of strings in Kafka's protocol, in bytes."""
+"""Maximum length of a string in Kafka's protocol, in bytes."""
 RECORD_VALIDATION = "record.validation"
 VALIDATES_ALL = "full"
 VALIDATES_SAMPLES = "sampled"
@@ -27,8 +27,8 @@ VALIDATES_HEADERS = "header"
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"([+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
-"""Unambiguous, so that backtracking is cheap: if a number could match in two ways, 4,096 digits
-would take 0.4 s of CPU time.
+"""The pattern is unambiguous, so that backtracking is cheap: if a number could match in two ways,
+4,096 digits would take 0.4 s of CPU time.
 """
 _THROTTLED = r"[0-9]+:[0-9]+"
 
@@ -48,12 +48,12 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic config and its allowed values. low, high: inclusive limits of numbers. also: another
-    allowed number. choices: allowed values of a boolean, a string or each list item; empty if all
-    are allowed. item: regular expression for list items; the list may also be `*`. is_internal:
-    whether the config is listed only if it is set, as in Kafka. chars_max: maximum length of the
-    value. parse: returns the canonical form of a string, or raises ValueError with the allowed
-    values, which `wanted` also describes.
+    """A topic config and its allowed values. low, high: inclusive limits of numbers. also: an
+    additional allowed number. choices: allowed values of a boolean, a string or each list item;
+    empty if all are allowed. item: regular expression for list items; the list may also be `*`.
+    is_internal: whether the config is listed only if it is set, as in Kafka. chars_max: maximum
+    length of the value. parse: returns the canonical form of a string, or raises ValueError with
+    the allowed values, which `wanted` also describes.
     """
 
     name: str
@@ -71,7 +71,9 @@ class TopicConfig:
     wanted: str = ""
 
     def problem(self, value: str) -> str:
-        """Return why the value is invalid, with the allowed values, or "" if it is valid."""
+        """Return the reason why the value is invalid, with the allowed values, or "" if it is
+        valid.
+        """
         if len(value) > self.chars_max:
             return f"config {self.name}: the value has more than {self.chars_max} characters"
         if self._parsed(value) is not None:
@@ -131,7 +133,7 @@ class TopicConfig:
                 return value if not self.choices or value in self.choices else None
 
     def _reason(self, value: str) -> str:
-        """Return why a value is invalid, with the allowed values."""
+        """Return the reason why a value is invalid, with the allowed values."""
         if self.parse is None:
             return self.allowed
         try:
@@ -163,7 +165,7 @@ def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
 
 
 def open_mirror(configs: Mapping[str, str]) -> str:
-    """Return the source of a topic to which only a mirror writes, or "" for other topics."""
+    """Return the source of a topic that only a mirror writes to, or "" for other topics."""
     return "" if configs.get(MIRROR_FINISHED) == "true" else configs.get(MIRROR_SOURCE, "")
 
 
@@ -197,7 +199,7 @@ DELETE_GRACE = "penstock.delete.grace.ms"
 MIRROR_SOURCE = "penstock.mirror.source"
 MIRROR_FINISHED = "penstock.mirror.finished"
 UNDELETE = "penstock.undelete"
-"""Not a topic config: in CreateTopics, it selects the deleted topic to restore."""
+"""Selects the deleted topic to restore in CreateTopics; not a topic config."""
 
 NO_EFFECT = "No effect, accepted for Kafka tools: "
 """Prefix of the `doc` of configs without an effect."""
@@ -205,7 +207,7 @@ NO_EFFECT = "No effect, accepted for Kafka tools: "
 
 @dataclass(frozen=True, slots=True)
 class SchemaConfigs:
-    """The names of the configs with the schema of record keys or record values."""
+    """The names of the configs that define the schema of record keys or record values."""
 
     schema: str
     type: str
@@ -662,7 +664,7 @@ BROKER_SYNONYMS: Mapping[str, str] = {
 BROKER_SYNONYMS_WITHOUT_DEFAULT = frozenset(
     {"flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"}
 )
-"""Topic configs whose broker defaults have another unit in Kafka and are not listed among the
+"""Topic configs whose broker defaults have a different unit in Kafka and are not listed as
 synonyms.
 """
 CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
@@ -674,8 +676,8 @@ def is_own(name: str) -> bool:
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a topic cannot have this config, or "" if it can. The error for an unknown name
-    suggests the most similar known name.
+    """Return the reason why a topic cannot have this config, or "" if it can. The error for an
+    unknown name suggests the most similar known name.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is not None:
@@ -691,9 +693,10 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one topic are incompatible, or "" if they are compatible. Configs
-    that are not set have their defaults. As in Kafka, the minimum compaction lag must not exceed
-    the maximum. A schema is either in the config or registered.
+    """Return the reason why these configs of one topic are incompatible, or "" if they are
+    compatible. Configs that are not set have their default values. As in Kafka, the minimum
+    compaction lag must not exceed the maximum. A schema is either contained in the config or
+    registered, not both.
     """
     low, high = (
         int(configs.get(name, TOPIC_CONFIGS[name].default))

@@ -12,7 +12,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def topic_name_problem(name: str) -> str:
-    """Return why a topic name is invalid, or "" if it is valid."""
+    """Return the reason why a topic name is invalid, or "" if it is valid."""
     if is_topic_name(name):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The source topics of a new topic, with the permissions on them that its creator needs.
+"""The source topics of a new topic, with the permissions that its creator needs on them.
 
 Forks, snapshots and mirrors require Read on their source. Restoring a deleted topic requires Delete
 or Alter on the old name, and also Read if it is restored under another name.
@@ -42,14 +42,16 @@ def of_log(name: str) -> str:
 def sources_of(
     image: MetadataImage, name: str, options: Mapping[str, str | None]
 ) -> Iterator[TopicSource]:
-    """Yield the sources of a new topic, which need not exist. options: configs of the new topic."""
+    """Yield the sources of a new topic. They do not have to exist. options: configs of the new
+    topic.
+    """
     if not options:
         return
     if forked := options.get(FORK_SOURCE):
         yield TopicSource("fork of", forked)
     if deleted := options.get(UNDELETE):
         old = _deleted_name(image, deleted)
-        # Other ACLs apply to the records under another name.
+        # Under a different name, other ACLs apply to the records.
         needed = _RESTORE if of_log(old) == name else _RESTORE + _READ
         yield TopicSource("undeleted", old, needed)
     mirrored = _mirrored_name(image, options.get(MIRROR_SOURCE) or "")
@@ -74,7 +76,7 @@ def _deleted_name(image: MetadataImage, wanted: str) -> str:
     found = image.frozen_topics.deleted_by_id(topic_id)
     if found is not None:
         return found.full_name
-    # The image may not contain the deletion yet.
+    # The image may not include the deletion yet.
     live = image.topics.by_id(topic_id)
     return wanted if live is None else live.name
 

@@ -13,7 +13,7 @@ from penstock.stream.ports import BrokerIncarnation
 NO_LEADER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
 PartitionMetadata = PartitionRecord
-"""The state of a partition *is* its last record."""
+"""The state of a partition is its last record."""
 
 
 class PartitionKey(NamedTuple):
@@ -44,8 +44,8 @@ def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
 
 
 def is_moving(partition: PartitionMetadata) -> bool:
-    """Return whether the leader is changing. The partition has no leader until the source has
-    closed the streams.
+    """Return whether the leader is changing. If so, the partition has no leader until the source
+    has closed the streams.
     """
     return partition.target_replicas is not None
 

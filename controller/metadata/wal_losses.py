@@ -17,7 +17,9 @@ SLOTS_MAX = 100_000
 """Maximum number of slots of one WAL whose loss can be accepted."""
 _SINGLE_MAX = 3_000
 _RUNS_MAX = 1_500
-"""A value in the key/value store has up to 64 KiB. A slot takes 21 bytes, a run of slots 42."""
+"""A value in the key/value store is limited to 64 KiB. A slot takes 21 bytes, a run of slots takes
+42.
+"""
 
 
 def acceptance_key(writer: BrokerIncarnation) -> str:
@@ -25,7 +27,7 @@ def acceptance_key(writer: BrokerIncarnation) -> str:
 
 
 def encode_slots(slots: Collection[WalSequence]) -> bytes:
-    """Encode the slots: each one, or, if there are many, the first and last slot of each run.
+    """Encode the slots: individually or, if there are many, as the first and last slot of each run.
     Raises ValueError if they do not fit.
     """
     if len(slots) <= _SINGLE_MAX:

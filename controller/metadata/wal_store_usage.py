@@ -1,4 +1,4 @@
-"""Determine how many bytes rewrites of ranges can remove from WAL stores."""
+"""Determine the number of bytes that range rewrites can remove from WAL stores."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -8,9 +8,10 @@ from penstock.controller.metadata.image import MetadataImage
 
 
 class WalStoreUsage(NamedTuple):
-    """Sizes of the objects in WAL stores to which logs refer. retained_bytes: objects to which only
-    retained deleted records refer; rewrites do not remove them. rewritable_bytes: all other
-    objects. oldest_ms: time of the first commit among these, or None if there are none.
+    """Sizes of the objects in WAL stores that logs refer to. retained_bytes: objects that only
+    retained deleted records refer to; rewrites do not remove them. rewritable_bytes: all other
+    objects. oldest_ms: time of the first commit among the rewritable ones, or None if there are
+    none.
     """
 
     rewritable_bytes: int

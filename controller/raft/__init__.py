@@ -1,3 +1,3 @@
-"""Raft for the controller quorum: a pure core (`core`) with its parts, and a driver (`node`) that
-connects it to the disk and the network.
+"""Raft for the controller quorum: a pure core (`core`) with its components, and a driver (`node`)
+that connects it to the disk and the network.
 """

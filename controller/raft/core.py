@@ -49,7 +49,7 @@ class RaftCore:
     its own log only after `persisted`. Replies to heartbeats do not wait for the disk either, so a
     leader does not lose its majority because a follower's disk stalls.
 
-    With check-quorum, a leader steps down before any voter that heard from it may vote for another
+    With check-quorum, a leader steps down before any voter that heard from it can vote for another
     candidate, so the leadership lease depends only on the rates of the clocks.
     """
 
@@ -93,7 +93,7 @@ class RaftCore:
         self._term_start = 0
         self._heartbeat_at_ms = 0
         self.promises = Promises()
-        """Promises of the disks of all controllers, including this one."""
+        """Promises made by the disks of all controllers, including this one."""
         self.fsyncs = FsyncWindow()
         self._volume = SlowVolume(config.heartbeat_ms * 500, config.election_ms)
         self._heard_leader_ms = now_ms - config.election_ms
@@ -212,13 +212,14 @@ class RaftCore:
             self._abandon_transfer()
             return
         if self._now_ms >= self._heartbeat_at_ms:
-            # Rounds of reads do not postpone this, because only ticks detect a slow disk.
+            # Heartbeat rounds for reads do not postpone this, because only ticks detect a slow
+            # disk.
             self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
             self._heartbeat()
             self._leave_slow_volume()
 
     def campaign(self) -> None:
-        """Campaign now instead of at the deadline, because a quorum with one voter need not
+        """Campaign now instead of at the deadline, because a quorum with one voter does not have to
         wait.
         """
         if not self.is_leader and self.may_campaign:
@@ -235,8 +236,8 @@ class RaftCore:
         return index
 
     def propose_members(self, members: Members) -> str | None:
-        """Propose a membership change, which takes effect immediately (Raft section 6). Return why
-        it is rejected, or None.
+        """Propose a membership change, which takes effect immediately (Raft section 6). Return the
+        reason why it is rejected, or None.
         """
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
@@ -344,7 +345,7 @@ class RaftCore:
                 )
 
     def _abandon_transfer(self) -> None:
-        """Campaign for a new term. What served the old term ended when the transfer started, so
+        """Campaign for a new term. The service of the old term ended when the transfer started, so
         late requests of that term must not be executed a second time.
         """
         self._become_follower(self.term, None)
@@ -372,9 +373,7 @@ class RaftCore:
         return self.leader is not None and silent_ms < self._config.election_ms
 
     def _respond_to_pre_vote(self, request: Vote) -> None:
-        """Respond immediately, because a pre-vote does not change any state that must be
-        durable.
-        """
+        """Respond immediately, because a pre-vote does not change durable state."""
         granted = request.term > self.term and self._is_up_to_date(request)
         term = request.term if granted else self.term
         self._messages.append(VoteReply(self.id, request.sender, term, granted, pre=True))
@@ -579,8 +578,8 @@ class RaftCore:
         """Track the progress of all other members of the newest member list. Removed members are
         tracked until they have received their removal.
 
-        If a disk was replaced, its progress does not apply to the new disk, even if the id is the
-        same.
+        If a disk was replaced, the old progress does not apply to the new disk, even if the
+        controller id is the same.
         """
         members, known = self.log.members, self._progress
         for member in members.everyone:
@@ -598,7 +597,9 @@ class RaftCore:
                 progress.directory = directory
 
     def _send_removal(self, member: int) -> None:
-        """Send the log up to the removal to a removed member that campaigns. This happens once."""
+        """Send the log up to the removal to a removed member that campaigns. This is done only
+        once.
+        """
         if member not in self._progress:
             self._progress[member] = progress = Progress(self.log.last_index + 1, self._now_ms)
             progress.leaves_at_ms = self._now_ms + self._config.election_ms
@@ -721,7 +722,7 @@ class RaftCore:
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
-        """Request that the target campaigns immediately, if it has the whole log."""
+        """Ask the target to campaign immediately if it has the whole log."""
         if member == self.transferring_to and self._progress[member].match == self.log.last_index:
             self._messages.append(TimeoutNow(self.id, member, self.term))
 
@@ -750,7 +751,7 @@ class RaftCore:
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Return the send time of the newest message that a majority has acknowledged. At this
+        """Return the send time of the newest message that a majority has acknowledged. At that
         time, a majority still followed this leader.
         """
         return self._majority_reached(

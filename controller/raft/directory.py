@@ -1,4 +1,4 @@
-"""Ports to the data directory of a controller: the files of the journal, the thread for blocking
+"""Ports for the data directory of a controller: the files of the journal, the thread for blocking
 calls, and the identity. The simulator implements them with slow and failing disks that lose
 unsynced data.
 """
@@ -14,7 +14,7 @@ from penstock.controller.raft.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):
-    """A file that is only appended to. `sync` makes its contents durable. Its name is durable after
+    """An append-only file. `sync` makes its contents durable. Its name is durable after
     `JournalFiles.sync`. Methods raise OSError.
     """
 
@@ -57,7 +57,9 @@ class JournalOwner(Protocol):
         ...
 
     def record_journal(self, number: int) -> None:
-        """Store the number of a new segment, which must be durable. Durable on return."""
+        """Store the number of a new segment, which must already be durable. The number is durable
+        on return.
+        """
         ...
 
 
@@ -123,8 +125,9 @@ class LocalFiles:
         return [path.name for path in self._directory.iterdir()]
 
     def read(self, name: str) -> bytes:
-        """See JournalFiles.read. The page cache may contain data that is not on the disk: the last
-        process ended before its fsync, or after a failed one, which leaves the pages clean.
+        """See JournalFiles.read. The page cache may contain data that is not on the disk, because
+        the last process ended before its fsync or after a failed fsync, which marks the pages as
+        clean.
         """
         path = self._directory / name
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

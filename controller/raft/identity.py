@@ -102,8 +102,8 @@ class Identity:
         self._write(_JOURNAL, str(number))
 
     def retire(self, why: str) -> None:
-        """Retire a directory that has lost its promises, so that it cannot be used again. Durable
-        on return.
+        """Retire a directory that has lost its promises, so that it cannot be used again. This is
+        durable on return.
         """
         self._write(_FORGOT, why)
 

@@ -40,7 +40,7 @@ async def join(
     client: ControllerClient,
 ) -> None:
     """Join the quorum and return when this controller is a member. An operator may have to remove
-    its earlier disk first. Closes the client, which connects to `config.join`.
+    the controller's earlier disk first. Closes the client, which connects to `config.join`.
     """
     request = m.AddLearner(
         node_id=config.controller_id, address=address, directory_id=identity.directory_id

@@ -15,14 +15,16 @@ from penstock.controller.api.errors import JournalCorrupt, JournalFailed, Journa
 from penstock.controller.raft.directory import AppendFile, JournalFiles, JournalOwner
 from penstock.controller.raft.messages import Base, Entry, HardState, Members
 
-_MAGIC = 0x4A50_5332  # "2SPJ" in the file
+_MAGIC = 0x4A50_5332  # appears as "2SPJ" in the file
 _HEADER = struct.Struct("<IIII")
 _HEADER_CHECKED_BYTES = _HEADER.size - 4
 _CRC = struct.Struct("<I")
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _SUFFIX = ".journal"
 FRAME_BYTES_MAX = 256 << 20
-"""Larger frames indicate a bug, because the queues of the runtime and the transport are smaller."""
+"""Larger frames indicate a bug, because the limits of the runtime and transport queues are
+lower.
+"""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +43,7 @@ NEW_BASE = Base(0, 0, 0, Members(()))
 
 @dataclass(slots=True)
 class Recovered:
-    """The contents of the journal when it was opened. `cut_bytes`: length of the torn end that was
+    """The contents of the journal when it was opened. `cut_bytes`: length of the torn tail that was
     removed.
     """
 
@@ -74,7 +76,7 @@ class Recovered:
 def encode_frame(
     hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = ""
 ) -> bytes:
-    """Return one frame. directory: only set in the first frame of a segment. This copies the
+    """Return one frame. directory: set only in the first frame of a segment. This copies the
     payload and computes its CRC.
     """
     payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
@@ -126,7 +128,7 @@ class Journal:
         self._failed = False
         self._last_index_of: dict[int, int] = {}
         """Highest index in each segment by segment number. A segment can be deleted once a snapshot
-        covers its highest index.
+        covers this index.
         """
         self._number = 0
         self._hard = HardState()
@@ -136,7 +138,7 @@ class Journal:
         """
 
     def open(self) -> Recovered:
-        """Read the journal at about 200 MB/s, and truncate a torn end. Raises JournalStateLost if
+        """Read the journal at about 200 MB/s, and truncate a torn tail. Raises JournalStateLost if
         segments are missing or belong to another directory. Raises JournalCorrupt for a broken
         frame before an intact one or in an older segment, because acknowledged data is then
         damaged.
@@ -174,8 +176,8 @@ class Journal:
         return recovered
 
     def start(self, base: Base) -> int:
-        """Start a segment at `base`, the new start of the log. Durable on return. Raises
-        JournalFailed.
+        """Start a segment at `base`, the new start of the log. The segment is durable on return.
+        Raises JournalFailed.
 
         Return the number of the segment, which no earlier start of this data directory has used.
         """
@@ -183,8 +185,8 @@ class Journal:
         return self._number
 
     def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
-        """Append a frame. Durable on return. Raises JournalFailed, after which the journal cannot
-        be used.
+        """Append a frame, which is durable on return. Raises JournalFailed, after which the journal
+        cannot be used.
         """
         assert not self._failed, "the journal failed before; the process should have ended"
         try:
@@ -276,7 +278,7 @@ def _segment_name(number: int) -> str:
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
     """Return whether a valid frame follows a broken one. If so, the broken frame is not a torn
-    end.
+    tail.
     """
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)

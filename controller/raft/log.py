@@ -42,7 +42,7 @@ class RaftLog:
 
     @property
     def members(self) -> Members:
-        """The newest members in the log, committed or not (Raft section 6)."""
+        """The newest members in the log, whether committed or not (Raft section 6)."""
         return self._members[-1][1] if self._members else self.base.members
 
     @property
@@ -51,7 +51,7 @@ class RaftLog:
         return self._members[-1][0] if self._members else 0
 
     def members_at(self, index: int) -> Members:
-        """Return the newest members at or before `index`, for a snapshot at this index."""
+        """Return the newest member list at or before `index`, for a snapshot at this index."""
         for at, members in reversed(self._members):
             if at <= index:
                 return members

@@ -11,7 +11,7 @@ class Tally(Enum):
 
 
 def majority(voters: int) -> int:
-    """Return the smallest number of voters for which any two groups of this size overlap."""
+    """Return the smallest number of voters such that any two groups of this size overlap."""
     return voters // 2 + 1
 
 

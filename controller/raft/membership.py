@@ -2,7 +2,7 @@
 change is committed.
 
 See Ongaro's thesis 4.1 and 4.2.1, and KIP-853. A controller is identified by its id and its disk.
-After a disk is lost, the controller must be removed and added again.
+After its disk is lost, a controller must be removed and added again.
 """
 
 from collections.abc import Iterable
@@ -56,8 +56,8 @@ def removed(members: Members, node_id: int) -> Members:
 
 
 def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
-    """Return the members with the addresses and disks that controllers have sent. An endpoint with
-    another disk than the member's is ignored, because it belongs to another controller.
+    """Return the members with the addresses and disks that controllers have sent. An endpoint whose
+    disk differs from the member's is ignored, because it belongs to another controller.
     """
     known = members.endpoints
     for endpoint in endpoints:
@@ -71,10 +71,10 @@ def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
 
 
 def is_impostor(members: Members, node_id: int, directory: str, version: int) -> bool:
-    """Return whether the sender claims to be a member but has another disk, according to a member
-    list that is at least as new as the sender's (`version`).
+    """Return whether the sender claims to be a member but has a different disk, according to a
+    member list that is at least as new as the sender's (`version`).
 
-    Messages of such a sender must not be counted: the member was removed and added again, or it has
+    Messages of such a sender must not be counted: the member was removed and added again, or has
     lost its disk.
     """
     listed = members.endpoint(node_id).directory
@@ -82,8 +82,8 @@ def is_impostor(members: Members, node_id: int, directory: str, version: int) ->
 
 
 def is_intended_receiver(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
-    """Return whether a call is intended for this controller's disk. It may also name an earlier
-    disk, if the caller's member list (`version`) is older than ours.
+    """Return whether a call is intended for this controller's disk. It may also be intended for an
+    earlier disk, if the caller's member list (`version`) is older than ours.
     """
     return wanted in {"", own.directory} or (
         version < members.version and members.endpoint(own.node_id).directory == own.directory
@@ -93,14 +93,14 @@ def is_intended_receiver(members: Members, own: Endpoint, wanted: str, version: 
 def refusal(
     old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool
 ) -> str | None:
-    """Return why the leader must not propose `new` now, or None if it may."""
+    """Return the reason why the leader must not propose `new` now, or None if it may."""
     if is_pending:
         return "another change of the quorum is not committed yet"
     if not has_committed_in_term:
         return "the leader has not committed anything in its term yet"
     # Every majority of the old voters must have a voter in common with every majority of the new
-    # ones. Otherwise two leaders could be elected in one term while some voters use the old set and
-    # some the new one.
+    # ones. Otherwise, two leaders could be elected in one term while some voters use the old set
+    # and others the new one.
     if len(set(old.voters) ^ set(new.voters)) > 1:
         return f"voters {old.voters} can become {new.voters} only one at a time"
     if not new.voters:

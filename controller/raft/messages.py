@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import msgspec
 
 NOBODY = -1
-"""An id that no voter has: no vote was granted."""
+"""An id that no voter has. It means that no vote was granted."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     """A controller and one of its disks (KIP-853: the directory id of a voter).
 
-    address: host:port, or "" if unknown. directory: id generated for a new directory. It is ""
-    until the controller has sent it, and then matches any disk.
+    address: host:port, or "" if unknown. directory: id generated for a new directory. Until the
+    controller has sent it, it is "", which matches any disk.
     """
 
     node_id: int
@@ -48,7 +48,7 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
     def is_voter(self, node_id: int, directory: str) -> bool:
         """Return whether the controller with this disk is a voter. A disk that replaced a lost one
-        is not, because it may lack promises of the lost disk.
+        is not a voter, because it may lack promises of the lost disk.
         """
         return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
 
@@ -58,8 +58,8 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One proposal, whose records are committed together or not at all. An entry without records
-    starts a leader's term or contains new members.
+    """One proposal, whose records are committed atomically. An entry without records starts a
+    leader's term or contains a new member list.
     """
 
     index: int
@@ -131,8 +131,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """Request for a vote. pre: request for a pre-vote, which does not change any state. transfer:
-    whether the leader requested this election.
+    """Request for a vote. pre: whether this requests a pre-vote, which does not change any state.
+    transfer: whether the leader requested this election.
     """
 
     last_index: int

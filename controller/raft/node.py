@@ -31,7 +31,7 @@ class RaftNode:
     The messages of a write are sent only after the write is durable, and only one write is in
     progress at a time. Everything that arrives during a write is written with the next fdatasync.
     If the journal fails, the node ends. A disk with promises ignores messages after the start: the
-    voter neither votes nor acknowledges until the other voters, which may remember more promises,
+    voter does not vote or acknowledge until the other voters, which may remember more promises,
     have had time to report them.
     """
 
@@ -55,7 +55,7 @@ class RaftNode:
         self.start_number = 0
         """Number of this start of the data directory, or 0 before the start."""
         self.writes = LatencyHistogram()
-        """Time until frames of the journal are durable."""
+        """Time until journal frames are durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Done when the node has ended: with a result after `close`, otherwise with the exception
         that ended it.
@@ -79,8 +79,8 @@ class RaftNode:
         *,
         commit: int,
     ) -> None:
-        """Take part in the quorum. recovered: the initial log; its base may be newer than the base
-        on disk.
+        """Participate in the quorum. recovered: the initial log; its base may be newer than the
+        base on disk.
         """
         self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
         log = RaftLog(recovered.base, recovered.entries)
@@ -111,7 +111,7 @@ class RaftNode:
         self._ignores_messages = False
 
     def receive(self, message: Message) -> None:
-        """Handle a message of another voter."""
+        """Handle a message from another voter."""
         if self._core is not None and not self._ignores_messages and not self.failed.done():
             self._core.step(message, self.now_ms())
             self.pump()

@@ -1,8 +1,8 @@
 """The progress of one follower from the leader's point of view, and how much may be sent to it. See
 etcd/raft `tracker/progress.go`.
 
-One append is in flight in PROBE, and a limited number of appends and bytes in REPLICATE. No append
-is in flight in SNAPSHOT, while the follower loads a snapshot from the store.
+In PROBE, one append may be in flight; in REPLICATE, a limited number of appends and bytes; in
+SNAPSHOT, while the follower loads a snapshot from the store, none.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ class Progress:
         """Directory id of the follower's disk. The progress applies only to this disk."""
         self.leaves_at_ms = 0
         """For a removed follower, the time until which the leader sends the log with the removal. 0
-        for a member, or until the removal is committed.
+        for a member, and until the removal is committed.
         """
         self.fsync_us = 0
         self.caught_up_ms = 0
@@ -36,8 +36,8 @@ class Progress:
         self.round = 0
         """Newest heartbeat round that the follower has acknowledged."""
         self.heard_ms = now_ms
-        """Send time of the newest message that the follower has acknowledged with its log, which
-        requires its disk.
+        """Send time of the newest message that the follower has acknowledged together with its log,
+        which requires its disk.
         """
         self.contact_ms = now_ms
         """Send time of the newest message that the follower has acknowledged in any way."""
@@ -88,7 +88,7 @@ class Progress:
         agree up to `agreed_max`.
 
         Return False if nothing changes and no append needs to be sent: the reply is old, or it is
-        from a disk that lacks entries that it has acknowledged.
+        from a disk that lacks entries that it had acknowledged.
         """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Maximum number of tracked directories. Every heartbeat uses those of the voters, at most five, so
-only directories of replaced controllers are dropped.
+"""Maximum number of tracked directories. Every heartbeat uses the directories of the voters, of
+which there are at most five, so only directories of replaced controllers are dropped.
 """
 
 
@@ -66,13 +66,13 @@ class Promises:
 
     def __init__(self) -> None:
         self._disks: dict[str, _Disk] = {}
-        """By directory id, the least recently used one first."""
+        """Disks by directory id, least recently used first."""
         self._directory_of: dict[int, str] = {}
         """Directory id of each controller according to its last message."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why messages of this start of a controller must not be counted, or "" if they may.
-        Call this before each message is counted.
+        """Return the reason why messages of this start of a controller must not be counted, or ""
+        if they may. Call this before each message is counted.
         """
         disk = self._disk(directory)
         if (start.number, start.nonce) != (disk.number, disk.nonce):
@@ -141,9 +141,9 @@ class Promises:
         return disk
 
     def _drop(self, directory: str) -> None:
-        """Forget a directory, and which controllers use it. Otherwise the promises that its current
-        start makes from now on would be taken for those of an earlier start, and this start would
-        be refused.
+        """Forget a directory, and which controllers use it. Otherwise, the promises that its
+        current start makes from now on would be mistaken for promises of an earlier start, and this
+        start would be rejected.
         """
         del self._disks[directory]
         self._directory_of = {
@@ -156,8 +156,8 @@ class Promises:
 
 
 def forgotten(start: Start, promised: Promised) -> str:
-    """Return which promises the initial state of a disk lacks, or "" if there are none. A disk that
-    has not lost anything is never reported.
+    """Return a description of the promises that the initial state of a disk lacks, or "" if there
+    are none. A disk that has not lost anything is never reported.
     """
     if start.term < promised.term:
         return f"it had reached term {promised.term}, its journal is in term {start.term}"

@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 class Leadership:
     """The current leader. address: address of the leader, or "" if unknown.
 
-    active: whether this process leads in `epoch`, which is Raft's term. Everything that earlier
-    leaders committed is then committed here, so an image at `committed_offset` is complete. False
-    during a leadership transfer, when proposals are rejected.
+    active: whether this process leads in `epoch`, which is Raft's term. If so, everything that
+    earlier leaders committed is also committed here, and an image at `committed_offset` is
+    complete. False during a leadership transfer, when proposals are rejected.
     """
 
     active: bool
@@ -60,8 +60,8 @@ class CommittedRecords:
 
 
 class Quorum(Protocol):
-    """A log of encoded records on a majority of voters. Offsets have no gaps, and records can only
-    be read after they are committed.
+    """A log of encoded records, replicated to a majority of voters. Offsets have no gaps, and
+    records can be read only after they are committed.
     """
 
     @property
@@ -90,18 +90,18 @@ class Quorum(Protocol):
         ...
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        """Return the committed records from `offset` on, within the limit but at least one if there
-        is one. Requires first_offset <= offset <= committed_offset.
+        """Return the committed records from `offset` on, within the limit, but at least one if
+        there are any. Requires first_offset <= offset <= committed_offset.
         """
         ...
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
-        """Return once a record at or after `offset` is committed. Raises QuorumClosed."""
+        """Wait until a record at or after `offset` is committed. Raises QuorumClosed."""
         ...
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        """Return once a majority has confirmed, after this call, that `epoch` still leads. Reads
-        may then be served. Raises the errors of `propose`.
+        """Wait until a majority has confirmed, after this call, that `epoch` still leads. Reads may
+        then be served. Raises the errors of `propose`.
         """
         ...
 
@@ -155,13 +155,14 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """Whether the disk contained no records at the start, so that they came from a snapshot or
-        from other controllers. A failed start of an empty disk leaves entries without records.
+        """Whether the disk contained no records at startup, so that all records came from a
+        snapshot or from other controllers. A failed start of an empty disk leaves entries without
+        records.
         """
         self.begun = Start()
         """The initial state of this start of the controller, set by `start`."""
         self._accepted_by: set[int] = set()
-        """Voters that do not know any promise that this disk has lost."""
+        """Voters that do not know of any promise that this disk has lost."""
         self._endpoints_heard: dict[int, Endpoint] = {}
         """Endpoints that controllers have sent. The leader proposes new ones."""
         self._has_new_endpoints = False
@@ -172,8 +173,8 @@ class RaftQuorum:
         self.leader_changes = 0
         """Number of leader changes after the first known leader."""
         self.failed = self._node.failed
-        """Done when the quorum ends: with a result after `close`, with an exception such as
-        JournalFailed otherwise.
+        """Done when the quorum ends: with a result after `close`, otherwise with an exception such
+        as JournalFailed.
         """
 
     async def start(
@@ -184,16 +185,16 @@ class RaftQuorum:
         *,
         passed_over: SnapshotCorrupt | None = None,
     ) -> None:
-        """Recover and take part in the quorum.
+        """Recover and participate in the quorum.
 
         snapshot: base of the newest intact snapshot, which the caller has loaded. passed_over: set
         if a newer snapshot is damaged. members: members of a new cluster; empty for an existing
         cluster, whose leader sends them.
 
         Raises JournalCorrupt, JournalStateLost, SnapshotMissing (records before the journal are
-        missing), and SnapshotCorrupt if `began_empty` and `passed_over` is set: only the
-        damaged snapshot may contain the records after the older one, for example after `penstock
-        controller recover`.
+        missing), and SnapshotCorrupt if `began_empty` and `passed_over` is set: only the damaged
+        snapshot may contain the records after the older one, for example after `penstock controller
+        recover`.
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -228,7 +229,7 @@ class RaftQuorum:
         self._publish_changes()
 
     def receive(self, message: Message) -> None:
-        """Handle a message of another voter."""
+        """Handle a message from another voter."""
         self._node.receive(message)
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
@@ -266,8 +267,8 @@ class RaftQuorum:
 
     @property
     def is_outside(self) -> bool:
-        """Whether a quorum exists of which this disk is not a member, because it was removed or has
-        not been added yet.
+        """Whether this disk is not a member of the quorum, because it was removed or has not been
+        added yet.
         """
         core = self.core
         return (
@@ -407,8 +408,8 @@ class RaftQuorum:
             await self._commit_moved.wait()
 
     async def wait_changed(self) -> None:
-        """Return at the next commit, leadership change or need for a snapshot. It may also return
-        at other times.
+        """Wait for the next commit, leadership change or need for a snapshot. May also return at
+        other times.
         """
         self._node.check_running()
         await self._commit_moved.wait()
@@ -435,7 +436,7 @@ class RaftQuorum:
         self._node.pump()
 
     def transfer(self, target: int) -> bool:
-        """Start to transfer leadership to another voter. Return whether the transfer has
+        """Start transferring leadership to another voter. Return whether the transfer has
         started.
         """
         begun = self.core.transfer(target)
@@ -562,7 +563,7 @@ class RaftQuorum:
                 _refuse(response, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
-        """Fail all waiters, because this controller no longer takes part."""
+        """Fail all waiters, because this controller no longer participates."""
         self._leadership = Leadership(active=False, epoch=self._leadership.epoch)
         try:
             self._node.check_running()

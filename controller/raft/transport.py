@@ -32,8 +32,8 @@ _log = structlog.get_logger(__name__)
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
 """Pause before reconnecting to a controller that rejects the stream (another cluster, another disk)
-or whose name cannot be resolved. It is longer than `BACKOFF_S`, which is for controllers that may
-be starting, because each name lookup opens several sockets.
+or whose name cannot be resolved. It is longer than `BACKOFF_S`, which applies to controllers that
+may be starting, because each name lookup opens several sockets.
 """
 _UNRESOLVED: Final = ("errors resolving", "DNS resolution failed")
 """gRPC's error texts for a name that cannot be resolved."""
@@ -42,10 +42,10 @@ WRITE_TIMEOUT_S = 2.0
 """Timeout of a write, after which the sender reconnects."""
 
 WAITING_COUNT_MAX = 1_024
-"""Maximum number of messages that wait for one voter. Further messages are dropped."""
+"""Maximum number of messages that wait for one voter. Additional messages are dropped."""
 
 WAITING_DISCONNECTED_MAX = 32
-"""The same limit without a connection. It is lower, because old messages are useless."""
+"""The same limit while there is no connection. It is lower because old messages are useless."""
 
 GROUP_BYTES = 4 << 20
 """Approximate size of one gRPC message."""
@@ -71,8 +71,8 @@ class Memory(Protocol):
     def begun(self) -> Start: ...
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why messages of this start of a controller must not be counted, or "" if they
-        may.
+        """Return the reason why messages of this start of a controller must not be counted, or ""
+        if they may.
         """
         ...
 
@@ -97,7 +97,7 @@ class _NoMemory:
 
 
 class Refused(NamedTuple):
-    """Why a stream must end. forgot: whether the sender's disk has lost promises."""
+    """The reason why a stream must end. forgot: whether the sender's disk has lost promises."""
 
     why: str
     forgot: bool = False
@@ -136,8 +136,8 @@ class PeerTransport:
         gate: Gate | None = None,
     ) -> None:
         """members: returns the current members. introduce: called with the endpoint of each
-        controller that connects. tls: None for plaintext. gate: checks senders; None if all may
-        send.
+        controller that connects. tls: None for plaintext. gate: checks senders; None if every
+        sender is allowed.
         """
         self._tls = tls
         self._gate = gate or Gate()
@@ -206,7 +206,9 @@ class PeerTransport:
             )
 
     async def _listen(self, hello: Hello, context: StreamContext) -> Refused | None:
-        """Deliver messages until the stream ends or must end. Return why it must end, or None."""
+        """Deliver messages until the stream ends or must end. Return the reason why it must end, or
+        None.
+        """
         sender = hello.sender
         self._heard[sender.node_id] = sender
         self._introduce(sender)
@@ -225,8 +227,8 @@ class PeerTransport:
                 del self._heard[sender.node_id]
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Return why the sender is rejected, or None. This is checked for every group of messages,
-        because members and promises may change during a stream.
+        """Return the reason why the sender is rejected, or None. This is checked for every group of
+        messages, because members and promises may change during a stream.
         """
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
@@ -400,7 +402,7 @@ class _Sender:
             return BACKOFF_S
         finally:
             ending.cancel()
-            # `await ending` could not distinguish our own cancellation from that of the task.
+            # `await ending` would not distinguish our own cancellation from that of the task.
             await asyncio.wait((ending,))
             if not ending.cancelled():
                 ending.exception()

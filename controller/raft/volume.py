@@ -1,6 +1,6 @@
 """Decide when a leader with a slow disk transfers leadership, and to which voter.
 
-Every acknowledgment of the leader waits for its own disk, and clients notice delays of more than
+Every acknowledgment by the leader waits for its own disk, and clients notice delays of more than
 half a heartbeat.
 """
 
@@ -62,8 +62,8 @@ class SlowVolume:
     """Decides whether one controller should transfer leadership. One object serves all terms in
     which the controller leads. A leader transfers leadership only if its disk has been slow for a
     while, and only to a follower whose fsync p99 is at most half of the limit. After a transfer,
-    and after leadership is gained, it pauses before the next transfer, so that leadership does not
-    alternate between two slow disks.
+    and after leadership is gained, there is a pause before the next transfer, so that leadership
+    does not alternate between two slow disks.
     """
 
     def __init__(self, limit_us: int, election_ms: int) -> None:
@@ -78,8 +78,8 @@ class SlowVolume:
         self._not_before_ms = max(self._not_before_ms, now_ms + PAUSE_ELECTIONS * self._election_ms)
 
     def target(self, now_ms: int, own: FsyncWindow, candidates: Iterable[Candidate]) -> int | None:
-        """Return the voter to which leadership should be transferred, or None. Of the voters with a
-        fast disk, it is the one with the longest log.
+        """Return the voter to which leadership should be transferred, or None. Among the voters
+        with a fast disk, the one with the longest log is selected.
         """
         if not self._is_slow(now_ms, own) or now_ms < self._not_before_ms:
             return None
@@ -90,8 +90,8 @@ class SlowVolume:
         return max(good, key=lambda each: (each.match, -each.fsync_us, -each.node_id)).node_id
 
     def _is_slow(self, now_ms: int, own: FsyncWindow) -> bool:
-        """Return whether the disk has been slow long enough. It becomes slow above the limit, and
-        fast again at half of the limit.
+        """Return whether the disk has been slow long enough. It counts as slow above the limit, and
+        as fast again at half of the limit.
         """
         if own.is_beyond(self._limit_us):
             self._slow_since_ms = now_ms if self._slow_since_ms is None else self._slow_since_ms

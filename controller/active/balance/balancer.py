@@ -126,7 +126,7 @@ class Balancer:
                 await self._relieve_slow()
                 await self._balance()
             except TimeoutError:
-                continue  # the writer is busy; the next round sees the same state
+                continue  # the writer is busy; the next round will see the same state
 
     async def _balance(self) -> None:
         seen = await self._view(
@@ -167,8 +167,8 @@ class Balancer:
                 )
 
     async def _relieve_slow(self) -> None:
-        """Move partitions away from slow brokers, a limited number at a time. The next ones follow
-        after these have moved.
+        """Move partitions away from slow brokers, a limited number at a time. More partitions
+        follow once these have moved.
         """
         self._log_exclusions()
         for node_id in self._excluded:
@@ -213,7 +213,7 @@ class Balancer:
         )
 
     def _log_exclusions(self) -> None:
-        """Log newly excluded brokers, and brokers that are included again."""
+        """Log newly excluded brokers and brokers that are included again."""
         excluded: Mapping[NodeId, str] = (
             self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
         )

@@ -35,8 +35,8 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The last report of one broker. `began_ms` is when the first report since the broker's start
-    arrived.
+    """The last report of one broker. `began_ms` is the arrival time of the first report since the
+    broker's start.
 
     `response_ms` is the median time from append to acknowledgment, including pending appends, or
     None if there were no appends.

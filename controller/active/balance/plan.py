@@ -1,7 +1,7 @@
 """Plan which partitions should move to another broker, and why: a pure function of brokers,
 partitions and measured rates. The goals are, in order: network in, network out, number of leaders.
 A goal starts when a broker deviates from the mean by more than `trigger`, and ends when all brokers
-are within `aim`. The gap prevents noise from moving partitions back and forth.
+are within `aim`. The gap between the two keeps noise from moving partitions back and forth.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,9 @@ from penstock.base.ids import NodeId
 from penstock.controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
-"""Number of most and least loaded brokers that are compared, which is at most 64 pairs per move."""
+"""Number of most loaded and of least loaded brokers to compare, which results in at most 64 pairs
+per move.
+"""
 GAIN_MIN: Final = 1e-4
 """Minimum gain of a move, as a fraction of the mean.
 
@@ -33,9 +35,9 @@ class Goal(IntEnum):
 class Limits:
     """Limits of a plan.
 
-    `trigger` and `aim` are fractions of the mean. A byte goal is inactive while all brokers
-    together have less than `bytes_min` per second. The limit is not per broker, because moves for
-    other goals could then switch a goal on and off, and planning would not terminate.
+    `trigger` and `aim` are fractions of the mean. A byte goal is inactive while the total of all
+    brokers is less than `bytes_min` per second. The limit is not per broker: moves for other goals
+    could then switch a goal on and off, and planning would not terminate.
     """
 
     trigger: float = 0.25
@@ -116,7 +118,7 @@ class _Band:
         self.is_active = mean > 0 and (goal is Goal.LEADERS or sum(values) >= limits.bytes_min)
 
     def is_left(self, values: Sequence[int]) -> bool:
-        """Return True if a broker deviates so far from the mean that the goal must be pursued."""
+        """Return True if any broker deviates so far from the mean that the goal must be pursued."""
         if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
             return False
         return any(
@@ -129,8 +131,8 @@ class _Band:
     def gain(
         self, releasing: Sequence[int], taking: Sequence[int], weights: Sequence[int]
     ) -> float:
-        """Return by how much a move brings the source and the target closer to the range. Negative
-        if it moves them away from the range.
+        """Return how much closer a move brings the source and the target to the range; negative if
+        it moves them away from the range.
 
         `releasing` and `taking` are the values of the source and the target, by goal. `weights` are
         the values of the moved partition.

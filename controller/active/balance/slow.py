@@ -1,7 +1,7 @@
 """Detect brokers whose appends are much slower than those of other brokers. Pure.
 
 The limit is relative, so that a broker that is 10 times slower is detected even on S3, where 100 ms
-are normal.
+is normal.
 """
 
 from collections.abc import Collection, Mapping
@@ -76,7 +76,7 @@ class SlowBrokers:
         """Return the excluded brokers, which receive no partitions and are relieved of theirs, with
         the reasons.
 
-        These are at most half of `alive`, those that were found first.
+        At most half of `alive` are excluded, namely those that were found first.
         """
         found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
         return dict(islice(found, len(alive) // 2))

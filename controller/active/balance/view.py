@@ -28,7 +28,7 @@ class BalanceView(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Inputs of a view besides the image and the reports.
+    """Inputs of a view in addition to the image and the reports.
 
     `now_ms` is monotonic. `topics` are the topics whose partitions may move; empty for all.
     `return_delay_ms` is how long a restarted broker is neither a source nor a target.

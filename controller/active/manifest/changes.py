@@ -1,5 +1,5 @@
 """Collect the manifest changes caused by metadata records, so that a publication examines only
-these. In the writer, this takes about 1 us per record.
+those. This takes the writer about 1 us per record.
 """
 
 from collections.abc import Iterable
@@ -37,9 +37,9 @@ from penstock.controller.metadata.topics import PartitionKey
 
 @dataclass(slots=True)
 class ManifestChanges:
-    """The changes since the last publication: everything that differs in the manifest, and possibly
-    more. For a stream whose log was rewritten, they contain the rewritten offsets as one range,
-    because pages outside of the range are unchanged.
+    """The changes since the last publication: everything in the manifest that differs, and possibly
+    more. For a stream whose log was rewritten, they contain the rewritten offsets as a single
+    range; pages outside of it are unchanged.
 
     `everything` means that the contents of the last publication are unknown.
     """

@@ -1,4 +1,4 @@
-"""Track the published state of each partition, and in which version it was written. The next
+"""Track the published state of each partition, and the version in which it was written. The next
 version is computed from the ledger and the image.
 
 Capturing takes 1 us per entry and 10 us per partition, and encoding takes 1 us per entry.
@@ -38,7 +38,7 @@ from penstock.stream.format.manifest.model import (
 VERSIONS_MAX = 32
 """Maximum number of manifest objects that a root may refer to.
 
-With more objects, each change rewrites fewer bytes, but a new reader has to read more objects.
+With a higher limit, each change rewrites fewer bytes, but a new reader must read more objects.
 """
 
 _ENTRIES_PER_PARTITION = 10
@@ -52,7 +52,7 @@ _KINDS = frozenset({"data", "txn"})
 
 @dataclass(slots=True)
 class _Page:
-    """A run of entries in a section of its own. `entries` is set until the page is written."""
+    """Consecutive entries in a section of their own. `entries` is set until the page is written."""
 
     ref: PageRef
     entries: Entries | None
@@ -134,7 +134,7 @@ class _Partition:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """Drop pages of both streams, as `_Stream.drop_pages_of` does."""
+        """Like `_Stream.drop_pages_of`, for both streams."""
         dropped = [stream.drop_pages_of(versions) for stream in self.streams]
         return any(dropped)
 
@@ -175,8 +175,8 @@ class Ledger:
     The pages and inline entries of a clean partition are equal to the image at the last capture. A
     written page is kept until its offsets are rewritten or its version is emptied. Each `capture`
     includes at most about `entries_max` entries, to limit the time between two batches of the
-    writer. Partitions that change meanwhile become dirty again, so the last call determines the
-    published state.
+    writer. Partitions that change in the meantime become dirty again, so the last call determines
+    the published state.
     """
 
     def __init__(self) -> None:
@@ -262,7 +262,9 @@ class Ledger:
             yield
 
     def topic_entries(self) -> tuple[TopicEntry, ...]:
-        """Return the topic entries for the root. Call this after all captured data was written."""
+        """Return the topic entries for the root. Call this after all captured data has been
+        written.
+        """
         return tuple(
             topic.entry or self._entry(topic_id, topic) for topic_id, topic in self._topics.items()
         )
@@ -356,7 +358,7 @@ class Ledger:
                     self._dirty.setdefault((topic_id, index), set()).update(dirty)
 
     def _versions_to_empty(self, version: int) -> AbstractSet[int]:
-        """Return the smallest versions, without which VERSIONS_MAX remain.
+        """Return the smallest versions, so that VERSIONS_MAX remain without them.
 
         `version` is the version being written. It is counted, but not emptied.
         """
@@ -399,7 +401,7 @@ class Ledger:
     def _capture_stream(
         self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int
     ) -> tuple[int, bool]:
-        """Capture one stream. Return the same as `_capture_partition`.
+        """Capture one stream. The return value is that of `_capture_partition`.
 
         Valid pages are kept, and the entries outside of them are captured.
         """

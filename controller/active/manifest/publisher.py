@@ -1,5 +1,5 @@
 """Publish the public manifest to the store, as one object per version: at most one per second, and
-only after changes or a day. See docs/design/manifest.md.
+only if something has changed or a day has passed. See docs/design/manifest.md.
 """
 
 import asyncio
@@ -37,9 +37,8 @@ entries.
 """
 
 VERSION_S_MAX = 86_400.0
-"""A new version is published after this time even if nothing has changed. Otherwise leases on the
-manifest of an idle cluster would have no effect, because they expire seven days after its
-publication.
+"""A new version is published after this time even if nothing has changed. Leases expire seven days
+after the publication of their manifest, so in an idle cluster they would otherwise have no effect.
 """
 
 LOOKS_PER_DOUBLING = 16
@@ -49,8 +48,8 @@ they are captured would delay the version forever.
 
 
 class Superseded(Exception):
-    """Raised when a controller with a higher epoch publishes, so that this one is no longer
-    active.
+    """Raised when a controller with a higher epoch publishes, which means that this one is no
+    longer active.
     """
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
@@ -62,7 +61,9 @@ class Superseded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """The contents of the root except for topics, captured together with the last of these."""
+    """The contents of the root except for its topics, captured together with the last of the
+    topics.
+    """
 
     metadata_offset: MetadataOffset
     published_ms: Millis
@@ -91,14 +92,14 @@ class _Behind:
 class ManifestPublisher:
     """The publishing task of one active controller. Create it before its runtime starts.
 
-    Versions form a chain: each is the newest one in the store + 1, written with put_if_absent. A
-    publisher stops if it finds a version of a higher controller epoch. A version represents one
-    moment, between two batches of the writer. A PUT with an unknown outcome is repeated with the
-    same bytes and key. A new leader writes everything again. A change that has been visible for
-    less than the read grace period is treated as not visible (`protected_from`), and brokers delete
-    only objects that the manifest lists as deleted (`shown_offset`). Therefore, a slot or object
-    exists for that long after a newer root has replaced the last one that lists it. The image is
-    captured, encoded and compressed in steps of about 10 ms.
+    Versions form a chain: each has the number of the newest one in the store + 1 and is written
+    with put_if_absent. A publisher stops if it finds a version of a higher controller epoch. A
+    version represents one moment, between two batches of the writer. A PUT with an unknown outcome
+    is repeated with the same bytes and key. A new leader writes everything again. A change that has
+    been visible for less than the read grace period is treated as not visible (`protected_from`),
+    and brokers delete only objects that the manifest lists as deleted (`shown_offset`). A slot or
+    object therefore still exists for that long after the last root that lists it was replaced. The
+    image is captured, encoded and compressed in steps of about 10 ms.
     """
 
     def __init__(
@@ -219,8 +220,8 @@ class ManifestPublisher:
     # --- capture and encoding ---------------------------------------------------------------------
 
     async def _draw_up(self) -> bool:
-        """Capture and encode changes in steps. Return False if nothing changed and the newest
-        version is not old.
+        """Capture and encode changes in steps. Return False if nothing has changed and the newest
+        version is recent.
         """
         draft = self._draft = self._draft or Draft(self._newest + 1)
         looks_count = 0
@@ -253,8 +254,8 @@ class ManifestPublisher:
         return True
 
     def _capture(self, entries_max: int, image: MetadataImage) -> _Moment | None:
-        """Capture a part of the changes between two batches. Return None if there are more to
-        capture.
+        """Capture a part of the changes between two batches. Return None if there are more changes
+        to capture.
         """
         changes, self._changes = self._changes, ManifestChanges()
         assert self._draft is not None, "drawn up without a draft"
@@ -317,7 +318,7 @@ class ManifestPublisher:
             self._shown.append((self._now(), self._behind.offset))
         self._behind = self._drawn_behind
         if self._behind is not None:
-            # Changes made while this version could not be written have not set the event again.
+            # Changes made while this version could not be written did not set the event again.
             self._wake.set()
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
@@ -372,7 +373,7 @@ class ManifestPublisher:
             raise Superseded(self._runtime.epoch, footer.controller_epoch)
 
     async def _drop_old(self) -> None:
-        """Delete versions to which no root younger than the grace period refers."""
+        """Delete versions that no root younger than the grace period refers to."""
         due_at = self._now() - self._config.manifest_grace_ms / 1_000
         due = [version for version, since in self._retired.items() if since <= due_at][
             :DELETE_BATCH_COUNT
