@@ -17,7 +17,7 @@ class StreamNotOpened(StreamError):
 
 
 class StreamFenced(StreamError):
-    """Another broker with a higher epoch owns the stream. Do not retry: stop serving it."""
+    """Another broker with a higher epoch owns the stream. Do not retry; stop serving the stream."""
 
     def __init__(self, stream_id: StreamId, reason: str) -> None:
         super().__init__(f"stream {stream_id} is fenced: {reason}")
@@ -63,7 +63,7 @@ class OffsetOutOfRange(StreamError):
 
 class WalFenced(StreamError):
     """The next WAL slot of this broker contains a fence or the object of another writer: this
-    broker incarnation can never acknowledge again.
+    broker incarnation can never acknowledge anything again.
     """
 
     def __init__(self, sequence: WalSequence, by: str) -> None:
@@ -102,7 +102,7 @@ class WalClosed(StreamError):
 
 
 class ObjectCorrupt(StreamError):
-    """Bytes do not match their checksum or layout. The error contains the object key and the
+    """Bytes that do not match their checksum or layout. The error contains the object key and the
     position.
     """
 
@@ -113,8 +113,8 @@ class ObjectCorrupt(StreamError):
 
 
 class FormatUnknown(StreamError):
-    """The object is intact, but its format is newer than this process supports. Never treat it as
-    damaged: stop, and read it with a newer version of Penstock.
+    """The object is intact, but its format is newer than this process supports. Never treat such an
+    object as damaged: stop, and read it with a newer version of Penstock.
     """
 
     def __init__(self, key: str, what: str) -> None:
@@ -177,8 +177,8 @@ class WalVanished(StreamError):
 
 
 class WalStoreWrong(StreamError):
-    """The WAL store is not the one in the metadata: it is empty, restored or another one. Objects
-    missing from it prove nothing, so recovery must not continue.
+    """The WAL store is not the one in the metadata: it is empty, was restored, or is another store.
+    Objects that are missing from it prove nothing, so recovery must not continue.
     """
 
     retriable = True
@@ -195,8 +195,8 @@ class WalStoreWrong(StreamError):
 class WalDamaged(StreamError):
     """Slots in the WAL of a dead writer are lost or damaged.
 
-    Partitions that cannot be affected are recovered. The others wait for the slots or for `penstock
-    wal repair --accept-loss`.
+    Partitions that cannot be affected are recovered. The others wait until the slots are restored,
+    or for `penstock wal repair --accept-loss`.
     """
 
     retriable = True
@@ -212,7 +212,7 @@ class WalDamaged(StreamError):
 
 
 class NotContiguous(StreamError):
-    """Ranges that must be contiguous have a gap or overlap. Callers fail instead of skipping the
+    """Ranges that must be contiguous have a gap or overlap. Callers fail rather than skip the
     gap.
     """
 

@@ -24,7 +24,9 @@ from penstock.base.ids import (
 )
 
 OWN_STREAM = StreamId(-1)
-"""In an object reference: the object contains the range under the id of the stream itself."""
+"""In an object reference, this means that the object contains the range under the id of the stream
+itself.
+"""
 
 
 IN_STORE = WalStoreId(0)
@@ -35,7 +37,9 @@ NOTHING_CLEANED = Offset(0)
 
 
 class ObjectRole(IntEnum):
-    """The kind of an object. Object headers and metadata store the numbers: never reuse one."""
+    """The role of an object. Object headers and metadata store these numbers, so never reuse
+    one.
+    """
 
     WAL = 1
     STREAM_SET = 2
@@ -69,7 +73,7 @@ class NewObject:
     ranges: tuple[StreamRange, ...]
 
     def part_of(self, stream_ids: Collection[StreamId]) -> "NewObject | None":
-        """Return the object without the ranges of other streams; None if none is left."""
+        """Return the object without the ranges of other streams, or None if no ranges are left."""
         ranges = tuple(found for found in self.ranges if found.stream_id in stream_ids)
         return replace(self, ranges=ranges) if ranges else None
 
@@ -79,7 +83,7 @@ class ObjectRange:
     """The committed location of a part of a stream. `range` is the part of the object that belongs
     to the log of the stream.
 
-    stored_stream_id: the stream id under which the object contains the range, if it differs: a fork
+    stored_stream_id: the stream id under which the object contains the range, if different: a fork
     refers to objects of its source.
     """
 
@@ -125,7 +129,7 @@ class OpenedStream:
     epoch: StreamEpoch
     start_offset: Offset
     end_offset: Offset
-    """The committed end, where the next append goes."""
+    """The committed end, which is the offset of the next append."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class ReplacedRange:
 
 
 class WalStoreIdentity(NamedTuple):
-    """Identifies a WAL store by its contents: two stores at equal URLs may be different ones."""
+    """Identifies a WAL store by its contents: different stores may have the same URL."""
 
     cluster_id: str
     store_id: WalStoreId
@@ -159,7 +163,7 @@ class WalStoreIdentity(NamedTuple):
 
 
 class WalMove(NamedTuple):
-    """Slots from `wal_committed` on are in this store; None: in the cluster's own store."""
+    """Slots from `wal_committed` on are in this store; None means the cluster's own store."""
 
     wal_store: WalStoreIdentity | None
 
@@ -172,8 +176,8 @@ class CommitObjects:
     unchanged. wal_move: applied only if `wal_committed` increases, so that a late copy of the
     request has no effect. cleaned_end: log compaction removed records from the replaced ranges
     because newer records with their keys exist below this offset; 0 if nothing was removed.
-    tombstones_kept_ms: for how long log compaction keeps tombstones that it has not seen before;
-    the commit is rejected if records that DeleteRecords removed can be restored for longer.
+    tombstones_kept_ms: how long log compaction keeps tombstones that it has not seen before; the
+    commit is rejected if records that DeleteRecords removed can be restored for longer.
     """
 
     objects: tuple[NewObject, ...] = ()
@@ -186,9 +190,9 @@ class CommitObjects:
 
 
 class BrokerIncarnation(NamedTuple):
-    """One start of one broker, as the writer of its WAL.
+    """One run of one broker, as the writer of its WAL.
 
-    A tuple, because it is a key in many tables and must be hashed and compared in C.
+    This is a tuple, because it is a key in many tables and must be hashed and compared in C.
     """
 
     node_id: NodeId
@@ -198,14 +202,14 @@ class BrokerIncarnation(NamedTuple):
 class StreamMetadata(Protocol):
     """The controller, as seen by the stream layer of one (node, node epoch).
 
-    Every mutation returns only when the local image contains it (read your writes). Mutations raise
+    Every mutation returns only once the local image contains it (read your writes). Mutations raise
     StreamFenced, StreamNotClosed, WalFenced (the node epoch expired or the node is fenced) and
     NotContiguous. Implementations retry transport errors until the deadline, then raise
     `TimeoutError`.
     """
 
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[OpenedStream | Exception]:
-        """Open streams. One failing stream does not fail the others.
+        """Open streams. If one stream fails, the others are not affected.
 
         Opening a stream again with the same owner and epoch succeeds, in case the first response
         was lost.
@@ -221,24 +225,25 @@ class StreamMetadata(Protocol):
     async def commit(self, commit: CommitObjects) -> None: ...
 
     def position(self) -> int:
-        """Return the position of the local image, for `backed_up`. After a commit it includes that
+        """Return the position of the local image, for `backed_up`. After a commit, it includes that
         commit.
         """
         ...
 
     async def backed_up(self, position: int) -> None:
-        """Return once everything up to `position` survives the loss of all controllers and is
-        listed in the manifest. After one more grace period, the bytes it replaced may be deleted.
+        """Wait until everything up to `position` would survive the loss of all controllers and is
+        listed in the manifest. After another grace period, the bytes that it replaced may be
+        deleted.
 
-        Takes as long as the store does. Raises when this broker incarnation is over.
+        This waits for the store without a timeout. Raises when this broker incarnation has ended.
         """
         ...
 
     async def trim_stream(
         self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset, *, keep: bool = False
     ) -> None:
-        """Advance the start of a stream. keep: the removed part, all of it committed, can be
-        restored for a while.
+        """Advance the start of a stream. keep: whether the removed part, which must be committed,
+        can be restored for a while.
         """
         ...
 
@@ -254,7 +259,7 @@ class StreamMetadata(Protocol):
 
     def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
         """Return the first committed offset whose bytes are in a WAL store, from the local image;
-        None: all are in the cluster's own store.
+        None if all are in the cluster's own store.
         """
         ...
 
@@ -267,7 +272,9 @@ class StreamMetadata(Protocol):
         ...
 
     def has_object(self, wal_key: str) -> bool:
-        """Return whether the local image contains this WAL slot as an object, referenced or not."""
+        """Return whether the local image contains this WAL slot as an object, whether referenced or
+        not.
+        """
         ...
 
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
@@ -285,7 +292,9 @@ class StreamMetadata(Protocol):
         ...
 
     def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
-        """Return whether no WAL may move into this WAL store: it is lost or was drained."""
+        """Return whether no WAL may move into this WAL store: because the store is lost or was
+        drained.
+        """
         ...
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
@@ -303,8 +312,8 @@ class StreamMetadata(Protocol):
     ) -> None:
         """Commit objects in the WAL of a dead writer in place.
 
-        done: close its streams, end its WAL at `end` and elect new leaders. held: data streams
-        whose partitions must wait. Their streams stay open without a leader, and the WAL does not
-        end.
+        done: whether to close its streams, end its WAL at `end` and elect new leaders. held: data
+        streams whose partitions must wait. Their streams stay open without a leader, and the WAL
+        does not end.
         """
         ...

@@ -65,9 +65,9 @@ _log = structlog.get_logger(__name__)
 
 class Storage:
     """Owns the open streams of one (node, node epoch). Construct it inside the running loop. Its
-    WAL begins at slot 0. `reader` reads streams, also those of other owners.
+    WAL begins at slot 0. `reader` reads streams, including those of other owners.
 
-    `done(None)` is called in WAL order, for durable groups only, after confirmed offsets have
+    `done(None)` is called in WAL order, only for durable groups, after the confirmed offsets have
     advanced and the data is in the cache. It is never called after a fence, while acknowledgments
     are held back, or for a fenced stream. Groups are accepted as a whole or not at all. `append`
     creates no tasks: it schedules at most one poll per event loop iteration.
@@ -90,7 +90,7 @@ class Storage:
         again, because it is fenced or a slot cannot be written.
 
         check_session: called before each acknowledgment; calls `stop_acknowledging` if the session
-        is over, so that a process that was paused does not depend on which of its tasks wakes
+        has ended, so that after a pause of the process, it does not matter which of its tasks wakes
         first.
         """
         self.tracing = tracing
@@ -125,7 +125,7 @@ class Storage:
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
         self.damage = DamageLog()
-        """Damaged or missing objects found by reads of this process."""
+        """Damaged or missing objects found by reads in this process."""
         self.decompressed_batch_bytes_max = config.decompressed_batch_bytes_max
         self.reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
         self.cached_read_count = 0
@@ -133,8 +133,8 @@ class Storage:
         self.missed_read_count = 0
         """Stream reads that missed the log cache."""
 
-        # Durable bulks that are held back while `_acknowledging` is cleared, or the WAL store is
-        # not trusted, and slots that are being uploaded instead of written.
+        # Durable bulks that are held back while `_acknowledging` is cleared or the WAL store is not
+        # trusted, and slots that are being uploaded instead of written.
         self._acknowledging = asyncio.Event()
         self._acknowledging.set()
         self._held = HeldSlots()
@@ -160,7 +160,7 @@ class Storage:
 
     @property
     def wal_store(self) -> WalStoreIdentity | None:
-        """The store of the WAL; None: the cluster's own store."""
+        """The store of the WAL, or None for the cluster's own store."""
         return self._wal_store
 
     @property
@@ -207,7 +207,7 @@ class Storage:
         )
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Use other WAL settings. Only dynamic settings may differ."""
+        """Change the WAL settings. Only dynamic settings may differ."""
         self._config = config
         self._wal.reconfigure(config)
 
@@ -224,12 +224,12 @@ class Storage:
 
     @property
     def wal_store_problem(self) -> WalStoreWrong | None:
-        """The reason why the WAL store is no longer the right one; None if it is."""
+        """The reason why the WAL store is no longer the right one, or None if it is."""
         return self._check.wrong
 
     @property
     def stalled_s(self) -> float:
-        """How long no PUT has ended or the identity of the WAL store could not be read, in seconds.
+        """Seconds during which no PUT has ended or the identity of the WAL store could not be read.
         The identity is included so that an idle broker also leaves a lost WAL store.
         """
         doubtful_s = self._check.doubtful_s if self._acknowledging.is_set() else 0.0
@@ -242,7 +242,7 @@ class Storage:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Acknowledged bytes, with overhead, that are only in WAL objects."""
+        """Acknowledged bytes that are only in WAL objects, with overhead."""
         return self._cache.uncommitted_bytes
 
     def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
@@ -270,7 +270,7 @@ class Storage:
 
     @property
     def wal(self) -> Wal:
-        """The WAL, for its metrics. Append through the storage."""
+        """The WAL, only for its metrics. Append through the storage."""
         return self._wal
 
     @property
@@ -303,7 +303,9 @@ class Storage:
         return [handle for handle in self._handles.values() if handle.accepting]
 
     async def wait_for_room(self) -> None:
-        """Return when the storage is not full or has failed; appends then raise the reason."""
+        """Wait until the storage is not full or has failed. After a failure, appends raise the
+        reason.
+        """
         while self.is_full and self._failure is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters.append(waiter)
@@ -312,7 +314,7 @@ class Storage:
     # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Verify with one HEAD that this WAL is new: a (node, epoch) that was used before must
+        """Verify with one HEAD that this WAL is new: a (node, epoch) pair that was used before must
         never write again. If there is a WAL store, verify its identity and write the marker of this
         WAL before this broker owns a stream.
 
@@ -330,7 +332,7 @@ class Storage:
     async def close(self, *, timeout_s: float = 30.0) -> None:
         """Flush and upload the remaining data, for at most `timeout_s`, then stop.
 
-        Recovery reads the rest from the WAL, so a timeout or a StreamError does not raise.
+        Recovery reads the rest from the WAL, so a timeout or a StreamError is not raised.
         """
         if self._failure is None:
             try:
@@ -367,7 +369,7 @@ class Storage:
     def stop_acknowledging(self) -> None:
         """Hold back acknowledgments, because the session is lost.
 
-        WAL slots are still written. The next slots show whether this broker incarnation was fenced.
+        WAL slots are still written. These slots show whether this broker incarnation was fenced.
         """
         self._acknowledging.clear()
 
@@ -385,8 +387,8 @@ class Storage:
         self._release(end)
 
     def _release(self, checked_end: int = 0) -> None:
-        """Acknowledge the groups that were held back. Slots below `checked_end` are in the right
-        store.
+        """Acknowledge the groups that were held back. Slots below `checked_end` are known to be in
+        the right store.
         """
         while self._held and self._acknowledging.is_set():
             if not self._check.is_trusted and self._held.first >= checked_end:
@@ -408,9 +410,9 @@ class Storage:
 
         Everything appended so far is uploaded with its offsets, including slots whose PUTs may have
         succeeded; it is acknowledged when the upload and the move are committed and backed up, so
-        nothing depends on the contents of the old store. Appends wait meanwhile. Continues when the
-        caller is cancelled. Raises WalStoreWrong and errors of the target before anything changes,
-        and the WAL's failure. See docs/design/wal-store-outages.md.
+        nothing depends on the contents of the old store. Until then, appends wait. The move
+        continues if the caller is cancelled. Raises WalStoreWrong and errors of the target before
+        anything changes, and the error of a failed WAL. See docs/design/wal-store-outages.md.
         """
         assert not self._is_moving, "the WAL moves already"
         if target is not None:
@@ -487,7 +489,8 @@ class Storage:
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[StreamHandle | Exception]:
         """Open streams with one RPC and return one result per request.
 
-        For a stream that is open or closing here, the result is StreamNotClosed: retry.
+        For a stream that is open or closing here, the result is StreamNotClosed, and the caller
+        must retry.
         """
         if self._failure is not None:
             raise self._failure
@@ -515,8 +518,8 @@ class Storage:
         """Reject appends, make everything durable, commit it in place and close: one flush and one
         RPC.
 
-        Continues when the caller is cancelled: a partial close would leave the stream with an
-        unknown end. Raises the WAL's failure.
+        This continues if the caller is cancelled, because a partial close would leave the stream
+        with an unknown end. Raises the error of a failed WAL.
         """
         for handle in handles:
             handle.accepting = False
@@ -547,18 +550,18 @@ class Storage:
         return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
     async def trim(self, handle: StreamHandle, start_offset: Offset, *, keep: bool = False) -> None:
-        """Remove everything below `start_offset` for readers. Objects are deleted once all their
-        contents are removed. keep: the removed part can be restored for a while
+        """Hide everything below `start_offset` from readers. Objects are deleted once all their
+        contents are removed. keep: whether the removed part can be restored for a while
         (`StreamMetadata.trim_stream`).
 
-        If this raises, the stream may have been trimmed nevertheless: see `on_trimmed`.
+        Even if this raises, the stream may have been trimmed: see `on_trimmed`.
         """
         await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset, keep=keep)
         self.on_trimmed(handle.stream_id, start_offset)
 
     def on_trimmed(self, stream_id: StreamId, start_offset: Offset) -> None:
-        """Take over the start of a stream from the metadata, which may include a trim whose
-        response was lost. Does nothing if the stream is not open here.
+        """Apply the start of a stream in the metadata, which may include a trim whose response was
+        lost. This has no effect if the stream is not open here.
         """
         handle = self._handles.get(stream_id)
         if handle is not None:
@@ -574,8 +577,8 @@ class Storage:
 
         `done` is called on the loop, in WAL order, with None or the error. Entries must follow the
         `next_offset` of their streams. Raises StreamNotOpened, StreamFenced, NotContiguous,
-        WalFull, WalClosed, WalFenced, or WalFailed before accepting anything. Takes 1.5 us for one
-        entry, and another 1 to 2 us until its acknowledgment, in addition to the PUT.
+        WalFull, WalClosed, WalFenced, or WalFailed before accepting anything. This takes 1.5 us for
+        one entry, and another 1 to 2 us until its acknowledgment, in addition to the PUT.
         """
         if self._failure is not None:
             raise self._failure
@@ -606,7 +609,9 @@ class Storage:
         self._wal.append((entries, done), size_bytes, sender)
 
     async def flush(self) -> None:
-        """Return when everything appended so far is acknowledged. Raises the WAL's failure."""
+        """Wait until everything appended so far is acknowledged. Raises the error of a failed
+        WAL.
+        """
         while True:
             await self._settled.wait()
             move_count = self.wal_move_count
@@ -621,13 +626,13 @@ class Storage:
         return self._metadata.committed_end(stream_id)
 
     def buffered_bytes(self, stream_id: StreamId) -> int:
-        """Return the bytes appended to this stream since its last upload began."""
+        """Return the number of bytes appended to this stream since its last upload began."""
         return self._cache.buffered_bytes(stream_id)
 
     async def upload(self) -> None:
-        """Return when everything appended so far is committed in objects of the local image. This
+        """Wait until everything appended so far is committed in objects of the local image. This
         flushes the WAL and uploads the remaining data, up to the size of the log cache. Raises the
-        WAL's failure.
+        error of a failed WAL.
         """
         await self.flush()
         self._cut()
@@ -689,8 +694,8 @@ class Storage:
     def _fenced_in(self, entries: Sequence[AppendEntry]) -> StreamFenced | None:
         """Return the error of a group that contains a fenced stream.
 
-        The group is not acknowledged, although the parts of its other streams are durable: the
-        outcome is unknown.
+        The group is not acknowledged, although its parts in other streams are durable: its outcome
+        is unknown.
         """
         for entry in entries:
             if not self._owns(entry.stream_id):
@@ -702,8 +707,8 @@ class Storage:
     def read_cached(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Read like `StreamReader.read`, but from the log cache only. Return None if any part is
-        not there.
+        """Like `StreamReader.read`, but read only from the log cache. Return None if any part is
+        missing from it.
         """
         found = self._cache.read(stream_id, offset, end_offset, max_bytes)
         if found is None:
@@ -715,8 +720,8 @@ class Storage:
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
     ) -> list[AppendEntry] | None:
-        """Return the entries that cover [start, end) exactly, so that compaction does not read them
-        from the store.
+        """Return the entries that cover [start, end) exactly, so that compaction does not have to
+        read them from the store.
 
         Returns None if any of them is not in memory.
         """
@@ -724,7 +729,7 @@ class Storage:
 
     def forget_cached(self, stream_id: StreamId, end: Offset) -> None:
         """Drop the cached entries of a stream below `end`, where log compaction has removed
-        records: later reads use the store.
+        records, so that later reads use the store.
         """
         self._cache.forget(stream_id, end)
 

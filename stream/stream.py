@@ -1,4 +1,4 @@
-"""State of one open stream of this process: the three ends of its log, and whether it accepts
+"""State of one open stream in this process: the three ends of its log, and whether it accepts
 appends.
 """
 
@@ -16,7 +16,7 @@ class StreamHandle:
 
     `next` is the end of appended data, `confirmed` of durable and acknowledged data, and
     `committed` of data in the metadata: committed <= confirmed <= next. None of them decreases,
-    except `next` when a group is rejected. Only `stream.storage` and its parts write them.
+    except `next` when a group is rejected. Only `stream.storage` and its components change them.
     """
 
     __slots__ = (
@@ -64,6 +64,6 @@ def refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamNotOpened
 def restore_next_offsets(
     handles: Mapping[StreamId, StreamHandle], entries: Sequence[AppendEntry]
 ) -> None:
-    """Restore the ends from before a group that is rejected."""
+    """Restore the `next` offsets from before a rejected group."""
     for entry in reversed(entries):
         handles[entry.stream_id].next_offset = entry.base_offset

@@ -13,8 +13,8 @@ V = TypeVar("V")
 
 
 class LoadedValue(NamedTuple, Generic[V]):
-    """A value and its weight. is_shared: the value shares memory with the other shared values of
-    the same load, so their memory is freed only when all of them are evicted.
+    """A value and its weight. is_shared: whether the value shares memory with the other shared
+    values of the same load, so that the memory is freed only when all of them are evicted.
     """
 
     value: V
@@ -29,7 +29,7 @@ keys.
 
 
 class _Memory(Generic[K]):
-    """A group of keys whose values share memory, and are therefore freed together."""
+    """A group of keys whose values share memory and are therefore freed together."""
 
     __slots__ = ("keys", "size_bytes")
 
@@ -101,8 +101,8 @@ class ByteLru(Generic[K, V]):
 class LoadingCache(Generic[K, V]):
     """A ByteLru that loads missing keys, with at most one load in flight per key.
 
-    A cancelled waiter does not affect the others. A failed load raises in all its waiters and is
-    not cached, so the next request tries again. A load may fail for only some of its keys.
+    A cancelled waiter does not affect the others. A failed load raises its error in all waiters and
+    is not cached, so the next request tries again. A load may fail for only some of its keys.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -152,8 +152,8 @@ class LoadingCache(Generic[K, V]):
         return found
 
     async def get_each(self, keys: Sequence[K], load: Load[K, V]) -> list[V | Exception]:
-        """Return the value of each key, or its error. All keys that are neither cached nor in
-        flight are loaded by one call of `load`.
+        """Return the value of each key, or its error. A single call of `load` loads all keys that
+        are neither cached nor in flight.
         """
         found: dict[K, V | Exception] = {}
         flights: dict[K, asyncio.Future[V]] = {}
@@ -222,7 +222,7 @@ class LoadingCache(Generic[K, V]):
         self._kept.put_shared(shared, shared_bytes)
 
     async def close(self) -> None:
-        """Cancel the loads in flight and wait until they end. Waiters get CancelledError."""
+        """Cancel the loads in flight and wait until they end. Waiters receive CancelledError."""
         loads = list(self._loads)
         for task in loads:
             task.cancel()
@@ -235,7 +235,7 @@ async def _call(load: Load[K, V], keys: list[K]) -> Sequence[LoadedValue[V] | Ex
 
 def _fail(flight: asyncio.Future[V], error: BaseException) -> None:
     flight.set_exception(error)
-    flight.exception()  # retrieve it; otherwise asyncio logs it if all waiters were cancelled
+    flight.exception()  # retrieve it; asyncio would log it if all waiters were cancelled
 
 
 BlockKey = tuple[str, int]

@@ -23,7 +23,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
-"""Memory of one entry in addition to its payload: 525 bytes as measured (the entry, its ints, the
+"""Memory of one entry in addition to its payload: a measured 525 bytes (the entry, its ints, the
 memoryview, list slots), plus the buffer object.
 """
 
@@ -54,7 +54,7 @@ class AppendEntry(Struct, gc=False):
 
 @dataclass(slots=True)
 class BlockRun:
-    """The entries of one stream in one block. A commit clears `entries`; `_StreamLog` still
+    """The entries of one stream in one block. A commit clears `entries`, but `_StreamLog` still
     references them.
     """
 
@@ -119,10 +119,10 @@ _EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), Millis
 class LogCache:
     """Recent entries by stream and block. Not thread-safe.
 
-    The active block takes new entries, archived blocks are being uploaded, and committed blocks are
-    kept for reads. Only committed blocks are evicted, oldest first. Entries are added in WAL order
-    once they are durable, without gaps within a stream. `size_bytes` includes the overhead of every
-    entry.
+    The active block receives new entries, archived blocks are being uploaded, and committed blocks
+    are kept for reads. Only committed blocks are evicted, oldest first. Entries are added in WAL
+    order once they are durable, without gaps within a stream. `size_bytes` includes the overhead of
+    every entry.
 
     Every method is synchronous and O(streams touched), except reads, which are O(log entries).
     """
@@ -142,7 +142,9 @@ class LogCache:
 
     @property
     def oldest_uncommitted_at(self) -> float | None:
-        """Creation time of the oldest uncommitted block; None if all are committed. O(blocks)."""
+        """Creation time of the oldest uncommitted block; None if all are committed. This takes
+        O(blocks).
+        """
         waiting = next((block for block in self._blocks if not block.committed), self._active)
         return None if waiting is None else waiting.opened_at
 
@@ -198,19 +200,19 @@ class LogCache:
         )
 
     def buffered_bytes(self, stream_id: StreamId) -> int:
-        """Return the bytes of this stream in the active block."""
+        """Return the size of this stream's entries in the active block."""
         run = self._active.runs.get(stream_id) if self._active is not None else None
         return 0 if run is None else run.payload_bytes
 
     def archive(self) -> CacheSegment | None:
-        """Cut: freeze the active block and return it for upload; None if there is none."""
+        """Freeze the active block and return it for upload, or None if there is none."""
         block, self._active = self._active, None
         if block is not None:
             self._blocks.append(block)
         return block
 
     def mark_committed(self, block: CacheSegment) -> None:
-        """Mark the block as committed, so that it may be evicted. Call in the order of
+        """Mark the block as committed, so that it may be evicted. Call this in the order of
         `archive`.
         """
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
@@ -246,8 +248,8 @@ class LogCache:
                     self.uncommitted_bytes -= run.size_bytes
 
     def forget(self, stream_id: StreamId, end: Offset) -> None:
-        """Drop the committed entries of a stream that begin below `end`, because log compaction
-        removed records there. O(blocks + dropped entries).
+        """Drop the committed entries of a stream that begin below `end`, because log compaction has
+        removed records there. This takes O(blocks + dropped entries).
         """
         log = self._streams.get(stream_id)
         for block in self._blocks:
@@ -279,8 +281,8 @@ class LogCache:
     def read(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Read whole batches from the one that contains `offset` up to `end_offset`: at least one,
-        then as many as fit into `max_bytes`, in at most READ_ENTRIES_MAX entries.
+        """Read whole batches, starting with the one that contains `offset`, up to `end_offset`: at
+        least one, then as many as fit into `max_bytes`, in at most READ_ENTRIES_MAX entries.
 
         Returns None if `offset` lies before the cached entries or the stream is not cached, and []
         if `offset` is at or after the end.
@@ -317,8 +319,8 @@ class LogCache:
         return found
 
     def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
-        """Return the bytes of the stream after `committed_offset`, without overhead. O(uncommitted
-        blocks).
+        """Return the size of the stream after `committed_offset`, without overhead. This takes
+        O(uncommitted blocks).
 
         committed_offset: the committed end in the metadata, which may be ahead of `mark_committed`.
         """
@@ -341,8 +343,8 @@ class LogCache:
         return log.entries[max(log.head, bisect_right(log.starts, offset, log.head) - 1) :]
 
     def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
-        """Return the entries that cover [start, end) exactly; None if any is missing or crosses a
-        boundary.
+        """Return the entries that cover [start, end) exactly; None if any entry is missing or
+        crosses a boundary.
         """
         log = self._streams.get(stream_id)
         if log is None or start >= end:
@@ -391,8 +393,8 @@ class LogCache:
 
 
 def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
-    """Merge two small committed blocks. Otherwise an idle broker would collect thousands
-    of them.
+    """Merge two small committed blocks. Otherwise, an idle broker would collect thousands of
+    them.
     """
     for stream_id, run in newer.runs.items():
         known = older.runs.get(stream_id)

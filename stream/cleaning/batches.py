@@ -2,7 +2,7 @@
 
 A batch keeps its base and last offset, so that producer sequence numbers stay valid, and the
 remaining records are not changed. Gaps between batches are filled with empty batches, because a
-missing offset always means damage.
+missing offset always indicates damage.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,16 +36,16 @@ from penstock.stream.cleaning.runs import Run, find_run, varint
 
 LOST_LEADER_EPOCH: Final = -1
 """Leader epoch of empty batches that replace a range lost with its WAL store. Consumers do not
-compare it with their own.
+compare it with their own epoch.
 """
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000
-"""Largest batch whose records are looked up in one step, in 0.3 ms."""
+"""Size of the largest batch whose records are looked up in one step, which takes 0.3 ms."""
 
 _ALONE_MIN: Final = 16
 _ALONE_GROWTH: Final = 4
-"""Number of records read one by one before the next attempt to find a run, and the factor by which
-it grows after each failed attempt.
+"""Number of records to read one by one before the next attempt to find a run, and the factor by
+which this number grows after each failed attempt.
 """
 
 
@@ -69,7 +69,7 @@ class RecordPosition(NamedTuple):
 
 
 class PlainRecords:
-    """The decompressed records of a batch. view: all records, not copied if the batch is
+    """The decompressed records of a batch. view: all records, without a copy if the batch is
     uncompressed. Code that reads every byte uses `copied`, because reading `bytes` is twice as
     fast.
     """
@@ -108,8 +108,8 @@ def map_keys(
     plain: PlainRecords, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> RecordPosition:
     """Add the keys of the next `count` records to the map. Return the position after the last
-    record whose key was added; it is unchanged if the map is full. Raises BatchCorrupt. Takes 0.1
-    us per record in a run, 0.8 us otherwise.
+    record whose key was added; it is unchanged if the map is full. Raises BatchCorrupt. This takes
+    0.1 us per record in a run, and 0.8 us otherwise.
     """
     at, number = position
     end = number + count
@@ -168,8 +168,8 @@ def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a 
             else:
                 length, at = varint(plain, at)
                 end = at + max(0, length)
-            # Skip the attributes byte and the timestamp varint: all of its bytes but the last have
-            # the high bit set.
+            # Skip the attributes byte and the timestamp varint: all of its bytes except the last
+            # have the high bit set.
             at += 1
             while plain[at] > 0x7F:
                 at += 1
@@ -206,8 +206,8 @@ def is_mapped_by_offset(header: BatchHeader, keys: KeyMap) -> bool:
 
 
 def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
-    """Return False if the map alone shows that no record of the batch is the newest of its key,
-    which is more likely in older batches.
+    """Return False if the map alone shows that no record of the batch is the newest of its key, as
+    is more likely in older batches.
     """
     if header.record_count > _LOOKED_UP_MAX or not is_mapped_by_offset(header, keys):
         return True
@@ -217,7 +217,7 @@ def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
 def filter_records(
     plain: PlainRecords, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> tuple[list[RecordSpan], RecordPosition]:
-    """Of the next `count` records, return those that are the newest of their key, and the position
+    """Return those of the next `count` records that are the newest of their key, and the position
     after the records. Raises BatchCorrupt.
     """
     (at, number), view = position, plain.view
@@ -249,8 +249,8 @@ def _newest_in_run(
     """Return the indexes of records in the run that are the newest of their key. Raises
     BatchCorrupt.
 
-    number: the index of the first record. Of a batch below the mapped offsets, the records whose
-    keys are in the map are removed.
+    number: the index of the first record. In a batch below the mapped offsets, records whose keys
+    are in the map are omitted.
     """
     if is_mapped_by_offset(header, keys):
         start = header.base_offset + number
@@ -304,7 +304,7 @@ def _filter_records(
             start, number = at, next_number + 1
             body, at = _bounds(plain, start)
             offset, value_at = _offset(plain, body, header, next_number)
-            if is_dense:  # as in `map_keys`: producers may repeat offset deltas
+            if is_dense:  # producers may repeat offset deltas, as in `map_keys`
                 offset = Offset(header.base_offset + next_number)
             key, value_at = _field(plain, value_at)
             if key is None or keys.newest(key) > offset:
@@ -319,7 +319,7 @@ def _filter_records(
 
 
 def _skip(plain: bytes, at: int, count: int) -> int:
-    """Return the position after the next `count` records. Takes 0.3 us per record."""
+    """Return the position after the next `count` records. This takes 0.3 us per record."""
     for _ in range(count):
         byte = plain[at]
         if byte < 0x80:
@@ -360,8 +360,8 @@ def _bounds(plain: bytes, at: int) -> tuple[int, int]:
 
 def _offset(plain: bytes, body: int, header: BatchHeader, number: int) -> tuple[int, int]:
     """Return the offset of a record and the position after it."""
-    # Skip the attributes byte and the timestamp varint: all of its bytes but the last have the high
-    # bit set.
+    # Skip the attributes byte and the timestamp varint: all of its bytes except the last have the
+    # high bit set.
     at = body + 1
     while plain[at] > 0x7F:
         at += 1
@@ -394,10 +394,10 @@ def with_records(
     kept: Sequence[RecordSpan],
     delete_horizon_ms: Millis | None,
 ) -> bytearray:
-    """Return the batch with only these records, at least one.
+    """Return the batch reduced to these records, of which there is at least one.
 
     delete_horizon_ms: the base timestamp of the new batch, to which the timestamp deltas of its
-    records are adjusted (KIP-534). None: keep the base timestamp.
+    records are adjusted (KIP-534). If it is None, the base timestamp is kept.
     """
     shift_ms = 0 if delete_horizon_ms is None else header.base_timestamp_ms - delete_horizon_ms
     view = plain.view
@@ -443,8 +443,8 @@ def _newest_delta_ms(plain: memoryview, kept: Sequence[RecordSpan]) -> int:
 
 
 def _shifted(plain: memoryview, span: RecordSpan, shift_ms: int) -> bytes:
-    """Return the record with an adjusted timestamp delta. Readers add it to the base timestamp with
-    64 bits, so that it may overflow, as in Java.
+    """Return the record with an adjusted timestamp delta. Readers add it to the base timestamp in
+    64-bit arithmetic, so that it may overflow, as in Java.
     """
     delta, behind = read_varlong(plain, span.body + 1, span.end)
     body = bytearray(plain[span.body : span.body + 1])

@@ -1,5 +1,5 @@
 """Clean one data stream: map the keys of its dirty part, then replace ranges with rewritten ones
-that lack superseded records. Modeled on Kafka's `LogCleaner.Cleaner`.
+without superseded records. Modeled on Kafka's `LogCleaner.Cleaner`.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 _Entries = list[tuple[ObjectRange, Entry]]
 _IsNeeded = Callable[[Offset, Offset], bool]
-"""Return whether the block with these offsets must be read."""
+"""Returns whether the block with these offsets must be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +67,24 @@ class CleanerConfig:
 
     key_map_bytes_max: int = 128 << 20
     bytes_per_s_max: int = 32 << 20
-    """Bytes read and written. 0: no limit."""
+    """Maximum number of bytes read and written per second; 0 for no limit."""
 
     group_bytes_max: int = 8 << 20
-    """Bytes of the ranges that are replaced at once. Joining the body of a PUT blocks the event
+    """Size of the ranges that are replaced together. Joining the body of a PUT blocks the event
     loop for 0.3 ms per MiB.
     """
 
     page_ranges: int = 256
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-    """Limit of the decompressed size of one batch. A larger batch ends the pass."""
+    """Maximum decompressed size of one batch. A larger batch ends the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningTask:
     """One pass over one log.
 
-    start: the log start. dirty_from: no key occurs twice below it. end: records from here on are
-    not changed. young_from_ms: the pass ends before a batch that may have a newer timestamp
+    start: the log start. dirty_from: no key occurs twice below it. end: records from this offset on
+    are not changed. young_from_ms: the pass ends before a batch that may have a newer timestamp
     (`min.compaction.lag.ms`); None if there is no such limit. tombstones_kept_ms:
     `delete.retention.ms`.
     """
@@ -128,13 +128,13 @@ class CleaningMetadata(Protocol):
 
 
 class LogCleaner:
-    """Clean one log at a time.
+    """Cleans one log at a time.
 
     Ranges are replaced from the start of the log to its end. Each replacement is committed before
     the next range is read, so a tombstone is never removed before the records that it deletes. A
     replacement covers the same offsets as before. Only offsets below `CleaningTask.end` change:
-    everything below it must be decided (last stable offset) and covered by a producer checkpoint.
-    A failed pass leaves only replaced ranges and prepared objects, which expire; the next pass
+    everything below it must be below the last stable offset and covered by a producer checkpoint. A
+    failed pass leaves behind only replaced ranges and prepared objects, which expire; the next pass
     starts from the beginning. A damaged object ends the pass; nothing is skipped.
 
     Memory: the key map, twice `group_bytes_max`, and the remaining records of one range. Cost: one
@@ -143,7 +143,7 @@ class LogCleaner:
 
     owned: returns the streams that are open here. turn: held during a replacement, because object
     compaction uses the same ranges. forget: called after a replacement, to drop cached data of the
-    stream below an offset. Otherwise a reader could get an old value from the cache after the
+    stream below an offset. Otherwise, a reader could receive an old value from the cache after the
     tombstone was removed.
     """
 
@@ -172,7 +172,7 @@ class LogCleaner:
         self._pace = _Pace(self._config.bytes_per_s_max)
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Use other limits. The byte rate limit also applies to a running pass."""
+        """Change the limits. The byte rate limit also applies to a running pass."""
         self._config = config
         self._pace.change(config.bytes_per_s_max)
 
@@ -261,8 +261,8 @@ class LogCleaner:
         return newest_ms > task.young_from_ms
 
     async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
-        """Add the keys of a batch. Return False if the map is full. It may then contain some keys
-        of the batch; older records with these keys may still be removed, because the batch is
+        """Add the keys of a batch. Return False if the map is full. The map may then contain some
+        keys of the batch; older records with these keys may still be removed, because the batch is
         durable.
         """
         plain = plain_records(batch, header, self._config.decompressed_bytes_max)
@@ -276,7 +276,7 @@ class LogCleaner:
         return True
 
     def _group(self, stream_id: StreamId, start: Offset, end: Offset) -> tuple[ObjectRange, ...]:
-        """Return the next ranges to read together, at least one."""
+        """Return the next ranges to read together, of which there is at least one."""
         ranges = self._metadata.objects(stream_id, start, end, self._config.page_ranges)
         if not ranges:
             raise StreamFenced(stream_id, f"no object contains offset {start}")
@@ -299,7 +299,7 @@ class LogCleaner:
         """
         start, end = group[0].range.start_offset, group[-1].range.end_offset
         borders, part_bytes = [start], 0
-        # A group exceeds the limit only if it is a single range.
+        # Only a group of a single range may exceed the limit.
         for piece in await self._reader.pieces(group[0]) if len(group) == 1 else ():
             part_bytes += piece.block.size_bytes
             if part_bytes > self._config.group_bytes_max and piece.start_offset > start:
@@ -364,7 +364,7 @@ class LogCleaner:
                     tombstones_kept_ms=task.tombstones_kept_ms,
                 )
             )
-        finally:  # no response: the commit may have succeeded
+        finally:  # without a response, the commit may still have succeeded
             self._forget(stream_id, end)
         report.written_bytes += built.size_bytes
         return end
@@ -473,7 +473,7 @@ class _Rewriter:
         return cleaned
 
     def _drop(self, start: Offset, end: Offset, result: "_Output") -> None:
-        """Skip neighboring dense parts of which no record remains; they were not read."""
+        """Skip neighboring dense parts without remaining records, which were not read."""
         self._report.removed_records += end - start
         leader_epoch = self._dense.leader_epoch(Offset(end - 1), end)
         assert leader_epoch is not None, f"[{start}, {end}) was read as dense"
@@ -482,7 +482,7 @@ class _Rewriter:
     async def _clean_batch(
         self, batch: memoryview, header: BatchHeader
     ) -> memoryview | bytearray | None:
-        """Return the batch, a smaller one, or None if no record remains."""
+        """Return the batch, a reduced batch, or None if no record remains."""
         report, count = self._report, header.record_count
         if not count:
             return None
@@ -560,7 +560,9 @@ class _Output:
         self._entries.append(RunEntry.of_batch(kept, header))
 
     def drop(self, leader_epoch: int) -> None:
-        """Omit batches. leader_epoch: of the last one, for the empty batches that fill the gap."""
+        """Omit batches. leader_epoch: the epoch of the last one, used for the empty batches that
+        fill the gap.
+        """
         self._leader_epoch = leader_epoch
 
     def finish(self, end: Offset) -> list[Entry]:
@@ -574,7 +576,7 @@ class _Output:
 
 
 class _Pace:
-    """Limit the byte rate, and yield to the event loop."""
+    """Limits the byte rate, and yields to the event loop."""
 
     def __init__(self, bytes_per_s_max: int) -> None:
         self._bytes_per_s_max = bytes_per_s_max
@@ -582,7 +584,7 @@ class _Pace:
         self._began = 0.0
         self._slice_end = 0.0
         self._now: Callable[[], float]
-        """Cached: `asyncio.get_running_loop` makes a system call."""
+        """Cached, because `asyncio.get_running_loop` makes a system call."""
 
     def change(self, bytes_per_s_max: int) -> None:
         """Change the limit. Bytes handled before the change are not counted against it."""
@@ -604,8 +606,8 @@ class _Pace:
             self._slice_end = self._now() + _SLICE_S
 
     async def handled(self, size_bytes: int) -> None:
-        """Count bytes that were read or written, and pause if they exceed the rate. Called for
-        every batch, so client requests wait for at most one batch.
+        """Count bytes that were read or written, and pause if they exceed the rate. This is called
+        for every batch, so client requests wait for at most one batch.
         """
         self._bytes += size_bytes
         now = self._now()

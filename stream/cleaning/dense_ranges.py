@@ -1,5 +1,5 @@
-"""Track the dense parts of a log, which have one keyed record at every offset. The key map alone
-shows which of their records remain, so a part without remaining records is not read again. Pure.
+"""Track the dense parts of a log, which have one keyed record at every offset. For these, the key
+map alone shows which records remain, so a part without remaining records is not read again. Pure.
 """
 
 from bisect import bisect_right
@@ -9,9 +9,9 @@ from penstock.base.ids import Offset
 
 class DenseParts:
     """The dense parts of one log, added in offset order. Adjacent parts with the same leader epoch
-    are merged, so their number is bounded by the leader changes and the gaps.
+    are merged, so their number is bounded by the number of leader changes and gaps.
 
-    parts_max: the number of parts that are tracked. Each takes 64 bytes.
+    parts_max: the maximum number of tracked parts, each of which takes 64 bytes.
     """
 
     __slots__ = ("_ends", "_epochs", "_parts_max", "_starts")
@@ -32,7 +32,7 @@ class DenseParts:
             self._epochs.append(leader_epoch)
 
     def leader_epoch(self, start: Offset, end: Offset) -> int | None:
-        """Return the leader epoch of [start, end); None if the range is not dense or has several
+        """Return the leader epoch of [start, end); None if the range is not dense or spans several
         epochs.
         """
         at = bisect_right(self._starts, start) - 1

@@ -1,8 +1,8 @@
 """Map each key of a log to its newest offset, within a memory limit.
 
-Keys of up to 31 bytes are stored as they are. Longer keys are replaced by a 32-byte BLAKE2b digest,
-which no short key can equal, so the size of an entry is bounded. Kafka's `SkimpyOffsetMap` stores
-MD5 digests.
+Keys of up to 31 bytes are stored unchanged. Longer keys are replaced by a 32-byte BLAKE2b digest,
+which cannot equal any short key, so the size of an entry is bounded. Kafka's `SkimpyOffsetMap`
+stores MD5 digests.
 """
 
 from bisect import bisect_left
@@ -20,14 +20,14 @@ grown: 204 bytes, and 213 after `complete`.
 
 _PER_GROUP_COUNT: Final = 1_024
 _PER_SLICE_COUNT: Final = 10_000
-"""Number of offsets grouped between two yields to the event loop, in about 1 ms."""
+"""Number of offsets grouped between two yields to the event loop, which takes about 1 ms."""
 
 
 class KeyMap:
     """The newest offset of each key from `start_offset` on. Adding a record takes 0.2 us.
 
-    bytes_max: the memory limit, enforced only after `limit` was called: the first batch of a pass
-    always fits, so every pass makes progress.
+    bytes_max: the memory limit, enforced only after `limit` has been called: the first batch of a
+    pass always fits, so every pass makes progress.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class KeyMap:
             added = sum(key not in self._offsets for key in set(keys))
             if added and len(self._offsets) + added > self._keys_max:
                 return False
-        # Updating from a dict reuses its hashes, and takes half the time per key.
+        # Updating from a dict reuses its hashes and takes half as long per key.
         self._offsets.update(dict(zip(keys, offsets, strict=True)))
         if offsets:
             self._end = offsets[-1] + 1
@@ -72,8 +72,8 @@ class KeyMap:
         self._is_limited = True
 
     def complete(self) -> Iterator[None]:
-        """Prepare `held`. Call this after all keys were added, and yield to the event loop after
-        each step.
+        """Prepare `held`. Call this after all keys have been added, and yield to the event loop
+        after each step.
         """
         offsets, groups = self._offsets, self._groups
         span = self._end - self.start_offset

@@ -1,8 +1,8 @@
 """Find runs of records with the same layout and read their keys together. Pure.
 
-Most producers write records of equal size, so that a field recurs at a fixed distance, and a slice
-with that step reads it from a record in 3 ns instead of 0.8 us. A run contains exactly the records
-that reading them one by one would return.
+Most producers write records of equal size, so that a field recurs at a fixed distance. A slice with
+that step reads the field in 3 ns per record instead of 0.8 us. A run contains exactly the records
+that would be found by reading one by one.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from penstock.base.buffers import Buffer
 
 _CONTINUED: Final = bytes(range(0x80, 0x100))
 _LAST: Final = bytes(range(0x80))
-"""Possible values of the bytes of a varint: `_CONTINUED` for all but the last, `_LAST` for the
+"""Possible values of the bytes of a varint: `_CONTINUED` for all except the last, `_LAST` for the
 last.
 """
 
@@ -54,11 +54,10 @@ class Run(NamedTuple):
         return self.key_at + max(0, self.key_bytes)
 
     def keys(self, plain: Buffer) -> list[bytes]:
-        """Return the key of each record; keys must not be null. Takes 40 ns per record."""
+        """Return the key of each record; keys must not be null. This takes 40 ns per record."""
         found: list[bytes] = []
         at, step, key_bytes = self.key_at, self.record_bytes, self.key_bytes
-        # The last record is read separately, because the bytes may end less than a step after its
-        # key.
+        # Read the last record separately, because the bytes may end less than a step after its key.
         for _ in range((self.record_count - 1) // _KEYS_AT_ONCE):
             several = _keys_at_once(key_bytes, step - key_bytes)
             found += several.unpack_from(plain, at)
@@ -69,7 +68,7 @@ class Run(NamedTuple):
 
     def value_bytes(self, plain: Buffer) -> int | None:
         """Return the size of every value, -1 for null, or None if they differ or contradict the
-        record size. Takes 5 ns per record for each byte of the encoded size.
+        record size. This takes 5 ns per record for each byte of the encoded size.
         """
         value_bytes, behind = varint(plain, self.value_at)
         if behind + max(0, value_bytes) > self.at + self.record_bytes:
@@ -81,7 +80,9 @@ class Run(NamedTuple):
         return value_bytes
 
     def largest_delta(self, plain: Buffer) -> int:
-        """Return the largest offset delta, or -1 if one is negative. Takes 40 ns per record."""
+        """Return the largest offset delta, or -1 if one is negative. This takes 40 ns per
+        record.
+        """
         columns = [
             bytes(plain[place : place + self.end - self.at : self.record_bytes])
             for place in range(self.delta_at, self.key_bytes_at)
@@ -96,8 +97,8 @@ class Run(NamedTuple):
 
 def find_run(plain: Buffer, at: int, count_max: int) -> Run | None:
     """Return the run that begins with the record at this position, or None if it is too short to
-    pay off. Raises IndexError at the end of the bytes. Takes 0.6 us if the sizes differ, otherwise
-    5 us plus 25 ns per record.
+    pay off. Raises IndexError at the end of the bytes. This takes 0.6 us if the sizes differ,
+    otherwise 5 us plus 25 ns per record.
     """
     length, body = varint(plain, at)
     record_bytes = body + length - at
@@ -140,9 +141,9 @@ def _keys_at_once(key_bytes: int, gap_bytes: int) -> Struct:
 
 
 def varint(plain: Buffer, at: int) -> tuple[int, int]:
-    """Return (value, position after it). Raises IndexError at the end of the bytes. Twice as fast
-    as `read_varint`, because it omits the range checks: callers compare the position with the end
-    of the record.
+    """Return (value, position after it). Raises IndexError at the end of the bytes. This is twice
+    as fast as `read_varint`, because it omits range checks: callers compare the position with the
+    end of the record.
     """
     byte = plain[at]
     if byte < 0x80:

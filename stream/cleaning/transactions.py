@@ -1,8 +1,8 @@
-"""Log compaction of transactional batches, as Kafka's `CleanedTransactionMetadata` (KIP-98).
+"""Log compaction of transactional batches, like Kafka's `CleanedTransactionMetadata` (KIP-98).
 
 Records of aborted transactions are removed, but abort markers are kept: readers find the
 transaction in the txn stream and skip the producer's batches up to the marker. A commit marker is
-removed once no record of its transaction remains before it.
+removed once no records of its transaction remain before it.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ class CleanedTransactions:
     """The transactions of one pass. All of them have ended, because cleaning stops at the last
     stable offset.
 
-    aborted: those that overlap the cleaned part of the log.
+    aborted: the aborted transactions that overlap the cleaned part of the log.
     """
 
     __slots__ = ("_aborted", "_with_records")
@@ -42,7 +42,7 @@ class CleanedTransactions:
         return at > 0 and header.base_offset <= spans[at - 1][1]
 
     def on_records(self, header: BatchHeader) -> None:
-        """Record a batch with remaining records, before its marker."""
+        """Record a batch with remaining records. Call this before `on_commit`."""
         if header.is_transactional:
             self._with_records.add(header.producer_id)
 

@@ -1,3 +1,3 @@
-"""Object compaction: rewrite ranges of WAL objects and of many small objects into a few larger
-ones.
+"""Object compaction: rewrite ranges in WAL objects and in many small objects into a few larger
+objects.
 """

@@ -63,7 +63,7 @@ _STREAMS_PER_TURN = 20
 
 _PAGES_PER_LOOK = 8
 _PAUSE_MAX_S = 60.0
-"""Longest pause between two attempts to reach a WAL store."""
+"""Maximum pause between two attempts to reach a WAL store."""
 
 
 class OwnedStream(Protocol):
@@ -88,8 +88,8 @@ class CompactionCounts:
     """Counters of compaction.
 
     settled_at: event loop time when planning last found nothing to do, or when this broker started.
-    conflicts: streams that were left out of a commit, because others had replaced their ranges.
-    from_wal_stores_bytes: rewritten bytes that were in WAL stores.
+    conflicts: streams that were left out of a commit, because their ranges had already been
+    replaced. from_wal_stores_bytes: rewritten bytes that were in WAL stores.
     """
 
     settled_at: float
@@ -103,21 +103,21 @@ class CompactionCounts:
 
 
 class Compactor:
-    """Compact the streams of this broker in the background.
+    """Compacts the streams of this broker in the background.
 
     Only streams that are open in this process are compacted. Streams that close during a round, or
-    whose ranges others replace, are left out of its commit, and the controller checks both again.
-    The commit is atomic; a failed round leaves only prepared objects, which expire. Streams with
-    damaged objects are skipped for a while. Rounds run one at a time and hold `round_bytes_max`
-    twice (blocks and the body of a PUT). Ranges in WAL stores are replaced in rounds of their own,
-    which take turns with others, so that a WAL store that is down does not stop the compaction of
-    other ranges.
+    whose ranges are replaced by others, are left out of its commit, and the controller checks both
+    conditions again. The commit is atomic; a failed round leaves behind only prepared objects,
+    which expire. Streams with damaged objects are skipped for a while. Rounds run one at a time and
+    use `round_bytes_max` twice (for the blocks and the body of a PUT). Ranges in WAL stores are
+    replaced in rounds of their own, which alternate with normal rounds, so that a WAL store that is
+    down does not stop the compaction of other ranges.
 
     owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
     WAL stores are rewritten here, because they have no leader. writer: this broker, for object
-    headers. cached: returns recently written entries, which saves one GET per WAL object (50 per
-    second, 2 ms of CPU each). turn: held during a round, because log compaction replaces the same
-    ranges.
+    headers. cached: returns recently written entries, which saves one GET per WAL object (50 GETs
+    per second, each taking 2 ms of CPU). turn: held during a round, because log compaction replaces
+    the same ranges.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Compactor:
 
     @property
     def config(self) -> CompactionConfig:
-        """May be replaced at any time. The new values apply from the next step; a pause ends, and
-        whole logs are searched again.
+        """May be replaced at any time. The new values apply from the next step on; any pause ends,
+        and whole logs are searched again.
         """
         return self._config
 
@@ -167,8 +167,8 @@ class Compactor:
         self._reconfigured = asyncio.Event()
 
     async def run(self) -> None:
-        """Run rounds until nothing is left to do, then pause, forever. Cancel it to stop. Returns
-        when this node is fenced.
+        """Repeatedly run rounds until nothing is left to do, then pause. Cancel the task to stop
+        it. Returns when this node is fenced.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -206,7 +206,7 @@ class Compactor:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 self._failed(error)
-                if isinstance(error, _Unreadable):  # the store responds; streams are suspended
+                if isinstance(error, _Unreadable):  # the store responds, but streams are suspended
                     pause_s = 0.0
                 else:
                     pause_s = min(2 * max(pause_s, interval_s), max(interval_s, _PAUSE_MAX_S))
@@ -230,7 +230,7 @@ class Compactor:
         _log.warning("compaction_round_failed", error=repr(error))
 
     async def _reach(self, key: str) -> None:
-        """Read a byte of an object, if there is one. Raises errors of its store."""
+        """Read a byte of an object, if there is an object. Raises errors of its store."""
         if key:
             with suppress(ObjectNotFound):
                 await self._store.get_range(key, 0, 1)
@@ -258,7 +258,7 @@ class Compactor:
             assigned = frozenset(self._assigned())
 
             def closed() -> set[StreamId]:
-                # The assignment may end during the round: the commit compares the ranges.
+                # The assignment may end during the round, but the commit compares the ranges.
                 return {stream_id for stream_id in assigned if self._metadata.is_closed(stream_id)}
 
             ours = closed
@@ -273,7 +273,7 @@ class Compactor:
         return {stream.stream_id for stream in self._owned()}
 
     async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport | None:
-        """Return None if this process no longer owns any of the streams."""
+        """Rewrite the ranges. Return None if this process no longer owns any of the streams."""
         try:
             entries = await read_entries(
                 self._reader,
@@ -345,8 +345,8 @@ class Compactor:
         self, stream_ids: Iterable[StreamId], *, with_neighbors: bool = True
     ) -> list[Compaction]:
         """Plan the rewrites of ranges in WAL stores. with_neighbors: whether to merge them with
-        small neighbors in `store`. A snapshot shares these with the live topic, so a merge would
-        copy them.
+        small neighbors in `store`. A snapshot shares these neighbors with the live topic, so a
+        merge would copy them.
         """
         metadata = self._metadata
         compactions: list[Compaction] = []
@@ -371,7 +371,7 @@ class Compactor:
         end = (
             self._metadata.committed_end(stream.stream_id)
             if in_wal_store is None
-            else in_wal_store  # rounds for WAL stores rewrite the rest
+            else in_wal_store  # the remaining ranges are rewritten by the rounds for WAL stores
         )
         for _ in range(_PAGES_PER_LOOK):
             ranges = (
@@ -406,9 +406,9 @@ class Compactor:
     async def _commit(
         self, outputs: Sequence[Output], objects: Sequence[NewObject], ours: _Ours
     ) -> tuple[Sequence[Output], Sequence[NewObject]]:
-        """Commit the parts of streams that this process still owns and whose ranges nobody else has
-        replaced, and return them. Other streams keep their ranges, although the new objects contain
-        copies.
+        """Commit the parts of streams that this process still owns and whose ranges have not been
+        replaced, and return these parts. Other streams keep their ranges, although the new objects
+        contain copies.
         """
         replaced: set[StreamId] = set()
         while True:

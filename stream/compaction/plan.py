@@ -1,8 +1,8 @@
-"""Plan compactions: select committed ranges to rewrite together, and assign them to objects. Does
-no I/O.
+"""Plan compactions: select committed ranges to rewrite together, and assign them to objects. There
+is no I/O.
 
-A small range is only rewritten into a range of at least twice its size, so each byte is rewritten
-about log2(small_bytes_max / size) times at most.
+A small range is rewritten only into a range of at least twice its size, so each byte is rewritten
+at most about log2(small_bytes_max / size) times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,41 +30,41 @@ class CompactionConfig:
     ] = 5_000
     """Pause between two searches for ranges that were committed in place in a WAL store. They are
     rewritten into `store`, `compaction.round.max.bytes` at a time. While the WAL store fails, the
-    pause doubles up to a minute.
+    pause is doubled repeatedly, up to one minute.
     """
 
     small_bytes_max: Annotated[
         int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1, is_dynamic=True)
     ] = 4 << 20
-    """Ranges of this size or more outside WAL objects are never compacted, because readers fetch 4
+    """Ranges of at least this size outside WAL objects are never compacted, because readers fetch 4
     MiB per GET.
     """
 
     small_count_min: Annotated[
         int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000, is_dynamic=True)
     ] = 8
-    """Number of neighboring small ranges that justify a rewrite. A smaller value saves GETs of
-    catch-up readers but rewrites more.
+    """Number of neighboring small ranges that justify a rewrite. A lower value saves GETs by
+    catch-up readers but causes more rewrites.
     """
 
     round_bytes_max: Annotated[
         int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30, is_dynamic=True)
     ] = 64 << 20
-    """Bytes that one round reads, keeps in memory and writes."""
+    """Number of bytes that one round reads, keeps in memory and writes."""
 
     round_ranges_max: int = 4_000
-    """Sources in one commit; the controller accepts 20,000."""
+    """Maximum number of sources in one commit; the controller accepts 20,000."""
 
     object_bytes_max: Annotated[
         int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30, is_dynamic=True)
     ] = 32 << 20
-    """Objects grow up to this size. One range may be larger."""
+    """Maximum size of an object, unless a single range is larger."""
 
     stream_object_bytes_min: int = 8 << 20
-    """A stream with at least this much gets an object of its own."""
+    """A stream with at least this much data gets an object of its own."""
 
     page_ranges: int = 256
-    """Ranges of one stream that are examined at once."""
+    """Number of ranges of one stream that are examined at a time."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -99,8 +99,8 @@ class Compaction:
 class StreamPlan(NamedTuple):
     """The plan for one stream.
 
-    compaction: the next one, or None. settled_offset: nothing before it will be compacted again, so
-    the next search begins there.
+    compaction: the next compaction, or None. settled_offset: nothing before this offset will be
+    compacted again, so the next search begins here.
     """
 
     compaction: Compaction | None
@@ -118,7 +118,7 @@ class Output:
 def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> StreamPlan:
     """Plan the next compaction of a stream.
 
-    ranges: one page of its log. Raises NotContiguous if they are not neighbors.
+    ranges: one page of its log. Raises NotContiguous if the ranges are not adjacent.
     """
     _check_contiguous(ranges)
     settled = ranges[0].range.start_offset
@@ -141,8 +141,8 @@ def _is_compactable(source: ObjectRange, config: CompactionConfig) -> bool:
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """Return the part of a run of compactable neighbors that is worth a rewrite now: the whole
-    run if it contains enough ranges, otherwise the part from its first to its last WAL range.
+    """Return the part of a run of compactable neighbors that is currently worth rewriting: the
+    whole run if it contains enough ranges, otherwise the part from its first to its last WAL range.
     """
     many = list(run)
     rest_bytes = sum(source.range.size_bytes for source in many)
@@ -158,7 +158,7 @@ def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Objec
 def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
     """Return as many leading ranges as fit into one object, at least one.
 
-    A single range is only worth a rewrite if it is in a WAL object.
+    A single range is worth rewriting only if it is in a WAL object.
     """
     size_bytes = count = 0
     for source in run[: config.round_ranges_max]:
@@ -171,7 +171,7 @@ def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Obje
 
 def plan_round(compactions: Iterable[Compaction], config: CompactionConfig) -> tuple[Output, ...]:
     """Plan the outputs of one round: as many compactions as fit, one per stream. Compactions of WAL
-    ranges come first, because a single WAL range keeps its whole object alive.
+    ranges come first, because a single WAL range keeps its entire object alive.
     """
     taken: dict[StreamId, Compaction] = {}
     bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max

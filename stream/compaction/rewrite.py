@@ -1,7 +1,7 @@
-"""Read the sources of compactions and build the objects that replace them: in a broker for its own
-streams, in a bulk rewrite job for a whole topic. Nothing is committed here.
+"""Read the sources of compactions and build the objects that replace them: used by brokers for
+their own streams, and by bulk rewrite jobs for whole topics. Nothing is committed here.
 
-Objects depend only on their sources, writer and creation time, so a job that repeats a build gets
+Objects depend only on their sources, writer and creation time, so repeating a build results in
 identical bytes.
 """
 
@@ -34,16 +34,16 @@ SourceEntries = dict[tuple[str, StreamId, Offset], list[Entry]]
 """Entries by object key, stream and first offset."""
 
 Cached = Callable[[StreamId, Offset, Offset], Sequence[Entry] | None]
-"""Return cached entries that cover exactly this range, or None."""
+"""Returns cached entries that cover exactly this range, or None."""
 
 
 def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
-    """Return None: jobs have no entries in memory."""
+    """Return None, because jobs have no entries in memory."""
     del stream_id, start, end
 
 
 def everything(start: Offset, end: Offset) -> bool:
-    """Return True: read every block."""
+    """Return True, so that every block is read."""
     del start, end
     return True
 
@@ -58,13 +58,14 @@ async def read_entries(
 ) -> SourceEntries:
     """Read the entries of every source: the part of each verified block that belongs to the range,
     or entries that are still in memory. Sources in the same object are read together, because their
-    streams are stored side by side. The result is kept in memory.
+    streams are stored side by side. The entire result is kept in memory.
 
-    is_needed: whether to read the block with these offsets; otherwise its entry is missing.
+    is_needed: whether to read the block with these offsets; if not, its entry is missing from the
+    result.
 
     throttled: read objects one at a time, and pause after each for as long as the read took. This
-    leaves half of the store's throughput to clients, whose PUTs do not queue behind these GETs. At
-    30 ms per GET, 16 objects per second are still read.
+    leaves half of the store's throughput to clients, so that their PUTs do not queue behind these
+    GETs. At 30 ms per GET, this still reads 16 objects per second.
 
     Raises ObjectNotFound, ObjectCorrupt, NotContiguous, ObjectStoreError.
     """
@@ -78,7 +79,7 @@ async def read_entries(
                 by_object.setdefault(source.key, []).append(source)
             else:
                 entries[_key(source)] = list(found)
-        await asyncio.sleep(0)  # a round may have thousands of sources
+        await asyncio.sleep(0)  # a round may contain thousands of sources
     turns, now = (
         asyncio.Semaphore(1 if throttled else _OBJECTS_READ_AT_ONCE),
         asyncio.get_running_loop().time,
@@ -130,8 +131,8 @@ async def build_output(
 
 def _is_same(entries: Sequence[Entry], held: StreamRange) -> bool:
     """Return False if log compaction has removed records of the range since these entries were
-    appended; using them would restore removed records. A missing delete horizon is harmless,
-    because the next pass sets it again.
+    appended; using these entries would restore removed records. A missing delete horizon is
+    harmless, because the next pass sets it again.
     """
     return (sum(entry.record_count for entry in entries), _size_bytes(entries)) == (
         held.record_count,

@@ -1,4 +1,5 @@
-"""Iterate over the batches of a block that was read for a committed range. Takes 1 us per batch.
+"""Iterate over the batches of a block that was read for a committed range. This takes 1 us per
+batch.
 
 Only whole batches inside the range are returned, in offset order. Overlapping batches, or batches
 that cross an end of the block or the range, raise ObjectCorrupt even if the checksum matches.
@@ -20,7 +21,7 @@ from penstock.stream.ports import ObjectRange
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block to read, with the range it is read for."""
+    """A block to read, with the range that it is read for."""
 
     source: ObjectRange
     block: BlockEntry
@@ -32,7 +33,7 @@ class Piece:
 
     @property
     def end_offset(self) -> Offset:
-        """Return the offset after the last one that belongs to the range."""
+        """Return the offset after the last offset of the block that belongs to the range."""
         return min(self.block.end_offset, self.source.range.end_offset)
 
 

@@ -24,10 +24,10 @@ from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 STEP_ENTRIES: Final = 512
-"""Number of entries between two pauses of `build_steps`, which take 0.5 ms."""
+"""Number of entries between two pauses of `build_steps`, corresponding to 0.5 ms."""
 
 STEP_BYTES: Final = 4 << 20
-"""Size of the payload between two pauses, whose CRC takes 0.2 to 0.6 ms."""
+"""Size of the payload between two pauses. Its CRC takes 0.2 to 0.6 ms."""
 
 _NO_TIME = Millis(0)
 _NO_RECORD_YET = Millis((1 << 63) - 1)
@@ -82,7 +82,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """All entries of one stream in the object, without a gap."""
+    """All entries of one stream in the object, without gaps."""
 
     stream_id: StreamId
     entries: Sequence[Entry]
@@ -92,8 +92,8 @@ class StreamRun:
 class BuiltObject:
     """An object to PUT.
 
-    chunks: the body for `ObjectStore.put`, in order. footer: contains CRCs of header and blocks, so
-    equal footers mean equal objects.
+    chunks: the body for `ObjectStore.put`, in order. footer: contains the CRCs of the header and
+    the blocks, so equal footers mean equal objects.
     """
 
     chunks: list[Buffer]
@@ -226,9 +226,9 @@ def build_object(
     """Build an object of `runs`, sorted by stream id, with at most one non-empty run per stream.
 
     sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see
-    `ObjectHeader`; only for WAL objects. A stream object contains exactly one run. Takes 1 us per
-    entry and 2 us per block, plus the CRC (27 GB/s). Raises NotContiguous for gaps or overlaps in a
-    run, and ValueError for unsorted streams.
+    `ObjectHeader`; only for WAL objects. A stream object contains exactly one run. This takes 1 us
+    per entry and 2 us per block, plus the CRC (27 GB/s). Raises NotContiguous for gaps or overlaps
+    in a run, and ValueError for unsorted streams.
     """
     return at_once(
         build_steps(

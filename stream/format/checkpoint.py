@@ -1,4 +1,4 @@
-"""Entries of a partition's meta stream that are read not only by its leader. Fields are only added
+"""Entries of a partition's meta stream that are not read only by its leader. Fields are only added
 at the end, with defaults (docs/reference/formats.md, section 5).
 """
 
@@ -17,8 +17,8 @@ CLEANED_KEY: Final = "cleaned"
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True):
-    """recovery_offset: the checkpoint covers the log below it, so opening does not read that part.
-    epochs: leader epochs and their start offsets.
+    """recovery_offset: the checkpoint covers the log below it, so opening a partition does not read
+    that part. epochs: leader epochs and their start offsets.
     """
 
     recovery_offset: Offset

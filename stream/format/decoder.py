@@ -1,7 +1,7 @@
 """Decode objects from untrusted bytes: headers, indexes and blocks are used only after their
 checksums and bounds are verified. docs/reference/formats.md describes the layout.
 
-Damaged, truncated or malicious bytes raise ObjectCorrupt, intact objects of a newer format
+Damaged, truncated or malicious bytes raise ObjectCorrupt; intact objects in a newer format raise
 FormatUnknown. Declared lengths are compared with the available bytes before memory is allocated.
 """
 
@@ -31,7 +31,7 @@ class ObjectHeader(NamedTuple):
 
     writer: the broker that wrote the object; for a fence, the fencing broker. sequence: the WAL
     slot, -1 outside WALs. depth: the number of slots from the first one that was not durable when
-    this one was written, to this one; 0 if unknown (not a WAL object).
+    this slot was written, up to and including this slot; 0 if unknown (not a WAL object).
     """
 
     role: ObjectRole
@@ -51,7 +51,7 @@ class ObjectHeader(NamedTuple):
 
 
 class NeedMore(NamedTuple):
-    """The tail was too short: read [position, end of object) and parse again."""
+    """The tail is too short: read [position, end of object) and parse it again."""
 
     position: int
 

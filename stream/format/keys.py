@@ -1,7 +1,7 @@
 """Format and parse the keys of all objects in the bucket. No other module builds or parses keys.
 
 parse(format(x)) == x, and parse returns None for any key that format would not produce, so every
-object has exactly one spelling.
+object has exactly one valid key.
 """
 
 import re
@@ -93,7 +93,7 @@ def is_wal_store_name(name: str) -> bool:
 
 
 def wal_marker_key(writer: BrokerIncarnation, wal_store: WalStoreId) -> str:
-    """Return the key of the object that shows that this WAL was opened in a WAL store."""
+    """Return the key of the object that proves that this WAL was opened in a WAL store."""
     return f"{wal_prefix(writer, wal_store)}open"
 
 
@@ -124,7 +124,7 @@ def parse_data_key(key: str) -> ObjectId | None:
 
 
 def meta_prefix(cluster_id: str) -> str:
-    """Return the prefix of everything the controller publishes for one cluster.
+    """Return the prefix of everything that the controller publishes for one cluster.
 
     Cluster ids are 1 to 64 of [A-Za-z0-9_-]; others raise ValueError.
     """
@@ -154,8 +154,8 @@ def backup_prefix(cluster_id: str) -> str:
 
 
 def backup_key(cluster_id: str, first_offset: int) -> str:
-    """Return the key of committed metadata records from `first_offset`, or of the fence that ends a
-    backup there.
+    """Return the key of committed metadata records that start at `first_offset`, or of the fence
+    that ends a backup there.
 
     Keys sort by offset.
     """
@@ -213,7 +213,7 @@ def renewals_prefix(cluster_id: str, lease_id: UUID) -> str:
 
 
 def lease_key(cluster_id: str, lease_id: UUID, serial: int) -> str:
-    """Return the key of one renewal, which sorts after earlier ones."""
+    """Return the key of one renewal, which sorts after earlier renewals."""
     return f"{renewals_prefix(cluster_id, lease_id)}{serial:010d}"
 
 
@@ -233,7 +233,7 @@ def spark_query_prefix(cluster_id: str, query_id: str) -> str:
 
 
 def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
-    """Return the prefix of staged rows, of all batches or of one; keys sort by batch.
+    """Return the prefix of the staged rows of all batches or of one batch; keys sort by batch.
 
     write_id: a UUID.
     """

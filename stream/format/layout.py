@@ -2,7 +2,7 @@
 
 header | blocks, contiguous | index = copy of the header + one entry per block | footer
 
-A fence is only a header. Numbers are big-endian. See docs/reference/formats.md.
+A fence consists only of a header. Numbers are big-endian. See docs/reference/formats.md.
 """
 
 from struct import Struct
@@ -35,7 +35,7 @@ ENTRY = Struct(">qqqqqQQIII")
 ENTRY_BYTES = ENTRY.size
 OFFSET = Struct(">q")
 ENTRY_END_OFFSET_AT = 16
-"""Position of the end offset in an entry: a search reads only this field of most entries."""
+"""Position of the end offset in an entry: a search reads only this field in most entries."""
 
 
 class BlockEntry(NamedTuple):
@@ -45,8 +45,8 @@ class BlockEntry(NamedTuple):
     min_timestamp_ms: a lower bound of the record timestamps; OLDEST_UNKNOWN if unknown, -1 if no
     record has a timestamp. max_timestamp_ms: -1 if no record has a timestamp, negative if the
     newest one is unknown (`protocol.batch.header.merged_newest`). uncompressed_bytes: the
-    uncompressed size of the batches as declared by producers, 0 if one does not declare it. Use it
-    for planning, never for allocation.
+    uncompressed size of the batches as declared by producers, 0 if any batch does not declare it.
+    Use it for planning, never for allocation.
     """
 
     stream_id: StreamId
@@ -68,18 +68,18 @@ FOOTER_BYTES = FOOTER.size
 FOOTER_CRC_AT = 24
 
 BLOCK_BYTES_MAX = 1 << 20
-"""Maximum size of a block, which ends before the entry that would exceed it. A larger entry gets
-its own block.
+"""Maximum size of a block, which ends before the entry that would exceed it. An entry that is
+larger gets its own block.
 """
 
 INDEX_BYTES_MAX = 32 << 20
-"""Maximum size of an index, about 493,000 blocks. Readers reject a larger one before they fetch or
-allocate anything.
+"""Maximum size of an index, about 493,000 blocks. Readers reject a larger index before they fetch
+or allocate anything.
 """
 
 TAIL_BYTES = 64 << 10
-"""Bytes that readers first request from the end of an object: one GET returns the footer and an
-index of up to 962 blocks.
+"""Number of bytes that readers first request from the end of an object: one GET returns the footer
+and an index of up to 962 blocks.
 """
 
 NO_SEQUENCE = -1

@@ -1,7 +1,8 @@
-"""Encode and decode transaction events of a partition's txn stream, which its next leader and
-readers of the store use. Kafka's `TransactionIndex` does not support readers without a broker.
+"""Encode and decode the transaction events in a partition's txn stream, which are used by its next
+leader and by readers of the store. Kafka's `TransactionIndex` does not support readers without a
+broker.
 
-**Offsets of the txn stream equal offsets of the data stream**, so that a search from a data offset
+**Offsets in the txn stream equal offsets in the data stream**, so that a search from a data offset
 does not need an index.
 """
 
@@ -17,7 +18,7 @@ from penstock.protocol.batch.records import Record, decode_records, encode_batch
 
 NO_OFFSET: Final = Offset(-1)
 _DELTA_MAX: Final = 2**31 - 1
-"""The largest last offset delta of a batch. Longer distances to the last event are covered by empty
+"""The maximum last offset delta of a batch. Longer distances to the last event are covered by empty
 batches.
 """
 
@@ -51,8 +52,8 @@ class TransactionEvent(NamedTuple):
     end itself. All aborted transactions that overlap [start, end) are found from `start` up to the
     first event after which no transaction that began below `end` is open.
 
-    first_unstable_offset: of the earliest transaction that is open after the event, -1 if none is.
-    aborted: the transaction aborted by the event.
+    first_unstable_offset: the first offset of the earliest transaction that is open after the
+    event, or -1 if none is open. aborted: the transaction aborted by the event.
     """
 
     first_unstable_offset: Offset
@@ -126,8 +127,8 @@ def decode_events(batch: Buffer) -> list[TransactionEventAt]:
 
 
 class AbortedWithin:
-    """Collects the aborted transactions of [start, end) from events in order, of which the first is
-    at `start` or below.
+    """Collects the aborted transactions of [start, end) from events in order; the first event is at
+    `start` or below.
     """
 
     __slots__ = ("_end_offset", "_found", "_start_offset", "is_complete")

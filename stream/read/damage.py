@@ -19,8 +19,8 @@ KNOWN_S: Final = 60.0
 LOG_EVERY_S: Final = 60.0
 """Minimum time between two log events for one object."""
 CERTAIN_S: Final = 10.0
-"""Time after which a missing object counts as lost: outdated metadata would have been updated by
-then, or the session of the broker would have ended.
+"""Time after which a missing object counts as lost: by then, outdated metadata would have been
+updated, or the broker's session would have ended.
 """
 
 
@@ -28,8 +28,9 @@ then, or the session of the broker would have ended.
 class Damage:
     """An object that could not be read.
 
-    count: reads that failed at it. stream_id, offset: where the last one failed. first_s: start of
-    the current sequence of failed reads, each within `KNOWN_S` of the previous one.
+    count: number of reads that failed at the object. stream_id, offset: where the last read failed.
+    first_s: start of the current sequence of failed reads, each within `KNOWN_S` of the previous
+    one.
     """
 
     key: str
@@ -49,7 +50,7 @@ class Damage:
 
 
 class DamageLog:
-    """The damaged objects found by reads of one process, at most `OBJECTS_MAX`.
+    """The damaged objects found by reads in one process, at most `OBJECTS_MAX`.
 
     A restored object is removed by the next read of the same range, or after `KEPT_S` without a
     failed read.
@@ -94,8 +95,8 @@ class DamageLog:
         return len(self._damages)
 
     def forget_range(self, stream_id: int, start: int, end: int) -> None:
-        """Remove objects at which the last read failed in [start, end), because this range was
-        read.
+        """Remove objects at which the last read failed in [start, end), because this range has now
+        been read.
         """
         for key in [
             item.key
@@ -105,7 +106,7 @@ class DamageLog:
             del self._damages[key]
 
     def listed(self, now_s: float) -> list[Damage]:
-        """Return the damage found within `KEPT_S`, latest first."""
+        """Return the damage found within the last `KEPT_S`, latest first."""
         self._forget(now_s)
         return list(reversed(self._damages.values()))
 

@@ -13,7 +13,7 @@ from penstock.base.errors import StreamError
 from penstock.stream.ports import ObjectRange
 
 Get = Callable[[ObjectRange, int, int], Awaitable[Buffer]]
-"""Read exactly these bytes: (object, first byte, length)."""
+"""Reads exactly these bytes, given as (object, first byte, length)."""
 
 Part = tuple[Buffer, int]
 """Bytes of an object, and the position of the first requested byte in them."""
@@ -33,10 +33,10 @@ class _PendingGet:
 
 class JoinedGets:
     """Merges GETs. If a merged GET fails on a damaged object, each range is read again separately,
-    so each caller only gets the error of its own range.
+    so each caller receives only the error for its own range.
 
-    gap_bytes_max: how many unneeded bytes may be read to save a GET. get_bytes_max: the limit of a
-    merged GET.
+    gap_bytes_max: how many unneeded bytes may be read to save a GET. get_bytes_max: maximum size of
+    a merged GET.
     """
 
     def __init__(self, get: Get, *, gap_bytes_max: int, get_bytes_max: int) -> None:
@@ -59,7 +59,7 @@ class JoinedGets:
         return await pending.response
 
     async def close(self) -> None:
-        """Cancel the GETs in flight. Their callers get CancelledError."""
+        """Cancel the GETs in flight. Their callers receive CancelledError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -31,7 +31,7 @@ from penstock.stream.read.read_ahead import ReadAhead, Reader
 from penstock.stream.read.timestamp_reader import TimestampReader
 
 Replan = Callable[[int, int], Sequence[ObjectRange]]
-"""Returns ranges from an offset on, about this many bytes in total."""
+"""Returns ranges from an offset on, with about this many bytes in total."""
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -49,17 +49,17 @@ _STEP_RECORDS_MAX: Final = 8_192
 """A read yields to the event loop after the block in which it reaches this many records."""
 
 _AHEAD_PART: Final = 2
-"""All windows together use up to half of the block cache. The rest is for blocks that were already
-read, which other consumers may need next.
+"""All windows together may use up to half of the block cache. The rest is for blocks that were
+already read, because other consumers may need them next.
 """
 
 _FULL_ENOUGH: Final = 7 / 8
-"""A read ends before a block of which less than an eighth would fit into the response, because the
-rest of that block may be evicted before the consumer's next request.
+"""A read ends before a block if less than an eighth of the block would fit into the response,
+because the rest of that block may be evicted before the consumer's next request.
 """
 
 _SHARED_PART = 8
-"""The blocks of one GET may share memory up to an eighth of the block cache."""
+"""The blocks of one GET may share memory if they use at most an eighth of the block cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,36 +71,39 @@ class ObjectReaderConfig:
 
     whole_bytes_max: int = 1 << 20
     """Objects up to this size are read whole with their index: one GET serves all their streams,
-    which a failover needs when it opens many partitions. A single reader of a small stream gets its
-    first bytes about 10 ms later, but saves the second GET.
+    which helps when a failover opens many partitions. A single reader of a small stream receives
+    its first bytes about 10 ms later, but saves the second GET.
     """
 
     get_bytes_max: int = 4 << 20
     """Neighboring blocks up to this size are read with one GET. A larger value results in fewer
-    GETs (0.4 USD per million) and more time to the first byte.
+    GETs (0.4 USD per million) but increases the time to the first byte.
     """
 
     gets_in_flight_max: int = 32
     read_bytes_max: int = 64 << 20
-    """Maximum size of one read, whatever the caller requests."""
+    """Maximum size of one read, regardless of the caller's request."""
 
     read_ahead_bytes_min: int = 512 << 10
     read_ahead_bytes_max: int = 16 << 20
-    """The largest window of one reader: reading 100 MB/s with GETs of 100 ms needs 10 MB in flight.
+    """Maximum window size of one reader: reading 100 MB/s with GETs that take 100 ms requires 10 MB
+    in flight.
     """
 
     readers_max: int = 1_024
-    """Number of sequential readers that are tracked."""
+    """Maximum number of tracked sequential readers."""
 
     read_ahead_tasks_max: int = 64
-    """Concurrent read-ahead tasks, up to four per reader; further readers get no read-ahead."""
+    """Maximum number of concurrent read-ahead tasks, up to four per reader. There is no read-ahead
+    for additional readers.
+    """
 
 
 class ObjectReader:
     """Reads the objects of all streams. There is one per process.
 
     Reads return whole batches, in offset order and inside the committed ranges, from blocks with
-    matching checksums. Errors are only raised by a read that begins at the damaged, missing or
+    matching checksums. Errors are raised only by a read that begins at the damaged, missing or
     unreachable object; earlier reads return the intact batches before it. After ObjectNotFound, the
     caller plans again from the metadata. Memory in flight is at most gets_in_flight_max x
     get_bytes_max (plus one block each).
@@ -137,13 +140,13 @@ class ObjectReader:
         end_offset: int = _INT64_MAX,
         replan: Replan | None = None,
     ) -> list[memoryview]:
-        """Read whole batches from the one that contains `start`, at most max_bytes. Each view
-        contains one or more batches.
+        """Read whole batches, starting with the one that contains `start`, at most max_bytes. Each
+        view contains one or more batches.
 
-        ranges: of one stream, contiguous and in order; the first contains `start`. min_one: return
-        the first batch regardless of its size. end_offset: omit batches that begin there or later.
-        replan: for read-ahead, which otherwise ends with `ranges`. Returns [] only if max_bytes is
-        too small or compaction left no batch.
+        ranges: ranges of one stream, contiguous and in order; the first one contains `start`.
+        min_one: return the first batch regardless of its size. end_offset: omit batches that begin
+        there or later. replan: for read-ahead, which otherwise ends with `ranges`. Returns [] only
+        if max_bytes is too small or compaction has left no batch.
         """
         _check_ranges(ranges, start)
         max_bytes = min(max_bytes, self._config.read_bytes_max)
@@ -184,7 +187,7 @@ class ObjectReader:
         end_offset: int,
         replan: Replan | None = None,
     ) -> list[memoryview] | None:
-        """Read like `read`, but only blocks in memory, for a sequential reader. Return None if
+        """Like `read`, but read only blocks in memory, for a sequential reader. Return None if
         there are none.
 
         Raises ObjectCorrupt.
@@ -197,8 +200,8 @@ class ObjectReader:
     def read_kept(
         self, ranges: Sequence[ObjectRange], start: int, max_bytes: int, end_offset: int
     ) -> tuple[list[memoryview], int]:
-        """Read like `read`, but only blocks in memory, and at most LOADED_BYTES_MAX. Return the
-        batches and their end; no batches if the first block is not in memory.
+        """Like `read`, but read only blocks in memory, at most LOADED_BYTES_MAX. Return the batches
+        and their end offset, without any batches if the first block is not in memory.
 
         Raises ObjectCorrupt.
         """
@@ -246,10 +249,10 @@ class ObjectReader:
         this timestamp, or None.
 
         ranges: as for `read`, but ranges with an older max timestamp may be omitted. Opens one
-        block after another until the record is found. The max timestamps in metadata, index and
-        batch headers make a second block rare. Raises ObjectCorrupt, ObjectNotFound and errors of
-        the store for any block that may contain the record, because a later record would be the
-        wrong result.
+        block after another until the record is found. Because of the max timestamps in metadata,
+        indexes and batch headers, a second block is rarely needed. Raises ObjectCorrupt,
+        ObjectNotFound and errors of the store for any block that may contain the record, because a
+        later record would be the wrong result.
         """
         for source in ranges:
             wanted = source.range
@@ -323,7 +326,7 @@ class ObjectReader:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel read-ahead and loads, and close the block cache. Callers of `read` get
+        """Cancel read-ahead and loads, and close the block cache. Callers of `read` receive
         CancelledError.
         """
         for task in self._tasks:
@@ -340,7 +343,8 @@ class ObjectReader:
     ) -> list[Piece]:
         """Plan about max_bytes of blocks from `start`, not counting partially needed blocks.
 
-        Stops before an object whose index cannot be read; raises its error if it is the first one.
+        Stops before an object whose index cannot be read; raises the error if this is the first
+        object.
         """
         wanted: list[ObjectRange] = []
         bytes_wanted = 0
@@ -349,7 +353,7 @@ class ObjectReader:
                 continue
             if source.range.start_offset >= end_offset or (wanted and bytes_wanted >= max_bytes):
                 break
-            # The first range may lie mostly before `start`, so only later ones count.
+            # Most of the first range may lie before `start`, so only later ranges count.
             bytes_wanted += source.range.size_bytes if wanted else 0
             wanted.append(source)
         pieces: list[Piece] = []
@@ -449,7 +453,8 @@ class ObjectReader:
 
     def _may_share(self, data: Buffer) -> bool:
         """Return whether the cache may keep blocks that share these bytes, and evict them together.
-        Copying takes 0.3 ms of CPU per MB, but allows a small cache to keep some of them.
+        Copying them would take 0.3 ms of CPU per MB, but would allow a small cache to keep some of
+        them.
         """
         return len(data) <= self._blocks.bytes_max // _SHARED_PART
 
@@ -481,7 +486,7 @@ class ObjectReader:
     def _cache_blocks(self, key: str, index: ObjectIndex, data: Buffer) -> None:
         """Cache the blocks of an object that was read whole.
 
-        Skips damaged blocks: only their own readers fail.
+        Damaged blocks are skipped, so that only their own readers fail.
         """
         is_shared = self._may_share(data)
         blocks: dict[BlockKey, Buffer] = {}
@@ -547,9 +552,9 @@ class ObjectReader:
         return batches
 
     async def _fetch_ahead(self, ranges: Sequence[ObjectRange], start: int, reader: Reader) -> None:
-        """Fill the cache ahead of a reader, and load the indexes of the following objects, whose
-        blocks then take one round trip instead of two. Errors are only logged: the reader runs into
-        them itself.
+        """Fill the cache ahead of a reader, and load the indexes of the following objects, so that
+        their blocks take one round trip instead of two. Errors are only logged, because the reader
+        will encounter them itself.
         """
         try:
             try:
@@ -609,7 +614,9 @@ async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
 
 
 def _part(data: Buffer, at: int, size_bytes: int, *, is_shared: bool) -> Buffer:
-    """Return a part of the bytes read. If it is not shared, it does not keep the rest in memory."""
+    """Return a part of the bytes that were read. Unless it is shared, it does not keep the rest in
+    memory.
+    """
     if at == 0 and size_bytes == len(data):
         return data
     part = memoryview(data)[at : at + size_bytes]

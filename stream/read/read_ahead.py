@@ -9,13 +9,15 @@ from typing import Final
 from penstock.base.ids import StreamId
 
 AT_WORK_S: Final = 10.0
-"""A reader that is idle for this long counts as stopped, and its share goes to the others."""
+"""A reader that is idle for this long counts as stopped, and its share is given to the others."""
 
 _BORDERS_BYTES: Final = 2 << 20
-"""A window consists of whole blocks of up to 1 MiB, so it may exceed its size by two blocks."""
+"""A window consists of whole blocks of up to 1 MiB, so it may exceed its nominal size by two
+blocks.
+"""
 
 _COUNTED_EACH_S: Final = 0.1
-"""Interval between two counts of the active readers. Counting 1,000 readers takes 0.1 ms."""
+"""Interval at which active readers are counted. Counting 1,000 readers takes 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class Reader:
     """The offsets [ahead_from, ahead_until) were requested ahead of time."""
     read_at_s: float = 0.0
     continues: bool = False
-    """Whether a read has begun where an earlier one ended."""
+    """Whether any read has begun where an earlier one ended."""
     is_busy: bool = False
     """Whether its next window is being planned."""
 
@@ -58,10 +60,10 @@ class ReadAhead:
     def on_read(
         self, stream_id: StreamId, start_offset: int, next_offset: int, now_s: float
     ) -> Reader | None:
-        """Record a read of [start, next). Return the reader for which data must be read ahead now.
+        """Record a read of [start, next). Return the reader if data must now be read ahead for it.
 
-        Returns None for a new reader, for one that has most of its window left, and while the share
-        of each active reader is less than `bytes_min`.
+        Returns None for a new reader, for a reader that has most of its window left, and while the
+        share of each active reader is less than `bytes_min`.
         """
         self._count_at_work(now_s)
         reader = self._readers.pop((stream_id, start_offset), None)
@@ -79,8 +81,8 @@ class ReadAhead:
         return reader if is_due and not is_new else None
 
     def knows(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
-        """Return whether the read continues an earlier one, or another reader has
-        reached its end.
+        """Return whether the read continues an earlier one, or another reader has reached the end
+        of this read.
         """
         return any((stream_id, at) in self._readers for at in (start_offset, next_offset))
 
@@ -102,6 +104,6 @@ class ReadAhead:
             self._at_work_count = sum(each.is_at_work(now_s) for each in self._readers.values())
 
     def _share_bytes(self) -> int:
-        """Return the largest window of each active reader, or 0 for none."""
+        """Return the maximum window size of each active reader, or 0 for no read-ahead."""
         share = self._total_bytes_max // max(1, self._at_work_count) - _BORDERS_BYTES
         return min(self._bytes_max, share) if share >= self._bytes_min else 0

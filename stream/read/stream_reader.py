@@ -23,16 +23,17 @@ from penstock.stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4
-"""Maximum number of object ranges that a read from memory looks up; the lookup is most of its cost.
+"""Maximum number of object ranges that a read from memory looks up. The lookup accounts for most of
+the cost.
 """
 _AHEAD_OBJECTS_MAX: Final = (4, 16, 64)
-"""Numbers of object ranges that are looked up for read-ahead, one after the other until the ranges
+"""Numbers of object ranges to look up for read-ahead, tried one after another until the ranges
 contain enough bytes: an object with many partitions contains few bytes of each.
 """
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
-"""Consecutive failed attempts at one object that prove damage. A new plan shows whether an object
-is gone. The store may return wrong data several times in a row, and many clients do not survive a
-corruption error.
+"""Number of consecutive failed attempts at one object that prove damage. A new plan shows whether
+an object is gone. The store may return wrong data several times in a row, and many clients do not
+survive a corruption error.
 """
 
 _log = structlog.get_logger(__name__)
@@ -42,11 +43,9 @@ class StreamReader:
     """Reads all streams of one process.
 
     Results begin with the batch that contains the offset and have no gaps: data stays in the cache
-    until it is in the metadata, and an offset in neither raises an error. If compaction removes an
-    object during a read, the read is planned again. An object only counts as damaged after repeated
-    attempts, each with a new plan.
-
-    damage: reads record damage there.
+    until it is in the metadata, and an offset that is in neither raises an error. If compaction
+    removes an object during a read, the read is planned again. An object counts as damaged only
+    after repeated attempts, each with a new plan. damage: receives the damage that reads find.
     """
 
     def __init__(
@@ -71,12 +70,13 @@ class StreamReader:
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
-        """Read whole batches from the one that contains `offset`, none that begins at or after
-        `end_offset`: at least one, then up to max_bytes.
+        """Read whole batches, starting with the one that contains `offset`: at least one, then up
+        to max_bytes, but none that begins at or after `end_offset`.
 
         May return less than max_bytes at the boundary between objects and memory, and before
-        damage; continue at the end. Also reads the committed part of streams of other owners.
-        Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
+        damage; the caller then continues at the end offset. Also reads the committed part of
+        streams of other owners. Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost),
+        and errors of the store.
         """
         attempts = _ReadAttempts(self._damage, stream_id)
         while offset < end_offset:
@@ -109,8 +109,8 @@ class StreamReader:
     def read_loaded(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[memoryview] | None:
-        """Read like `read`, but only read-ahead data in the block cache, for a sequential reader,
-        and at most 4 MiB. Return None if there is none; the caller then uses `read`.
+        """Like `read`, but read only read-ahead data in the block cache, for a sequential reader,
+        at most 4 MiB. Return None if there is none; the caller then uses `read`.
         """
         if self._damage:
             return None  # a successful read clears damage
@@ -122,16 +122,16 @@ class StreamReader:
                 ranges, offset, max_bytes, end_offset, partial(self._plan_ahead, stream_id)
             )
         except ObjectCorrupt:
-            return None  # `read` finds it again and counts attempts
+            return None  # `read` will find the damage again and count attempts
 
     async def read_tail(
         self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
         """Like `read`, but read from the tail of a stream that another broker owns.
 
-        ranges: contiguous and in order; the first contains the offset. Sends one GET for each slot
-        of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
-        Raises ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and
+        ranges: contiguous and in order; the first one contains the offset. Sends one GET for each
+        slot of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
+        Raises ObjectNotFound if a slot was uploaded and deleted in the meantime, ObjectCorrupt, and
         errors of the store.
         """
         return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
@@ -145,12 +145,10 @@ class StreamReader:
         try:
             return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
         except ObjectCorrupt:
-            return []  # `read_tail` finds the damage again
+            return []  # `read_tail` will find the damage again
 
     async def load_tail(self, source: ObjectRange) -> None:
-        """Load a slot into the read caches, as far as one GET does. Raises the errors of
-        `read_tail`.
-        """
+        """Load a slot into the read caches, with a single GET. Raises the errors of `read_tail`."""
         await self._objects.index(source)
 
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
@@ -181,8 +179,8 @@ class StreamReader:
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See `Storage.offset_for_timestamp`. Timestamps in the metadata rule out older ranges
-        without I/O.
+        """See `Storage.offset_for_timestamp`. Older ranges are excluded by timestamps in the
+        metadata, without I/O.
         """
         offset, attempts = start_offset, _ReadAttempts(self._damage, stream_id)
         found: tuple[int, int] | None = None
@@ -214,11 +212,11 @@ class StreamReader:
     async def newest_timestamp(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See `Storage.newest_timestamp`. Uses only the metadata of a range, unless its newest
-        timestamp is unknown or it crosses an end.
+        """See `Storage.newest_timestamp`. Uses only the metadata of a range unless its newest
+        timestamp is unknown or the range crosses an end.
 
-        The metadata may contain the timestamp of a record that is not in the range any more: it was
-        clipped, or its records were lost. If no record is found, such ranges are read.
+        The metadata may contain the timestamp of a record that is no longer in the range, because
+        the range was clipped or its records were lost. If no record is found, such ranges are read.
         """
         limit_ms = sys.maxsize
         while True:
@@ -231,8 +229,8 @@ class StreamReader:
     async def _newest_ms(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit_ms: int
     ) -> int:
-        """Return the newest timestamp, -1 if there are no records. Does not trust the metadata of
-        ranges without records or with a timestamp of at least `limit_ms`.
+        """Return the newest timestamp, or -1 if there are no records. The metadata of ranges
+        without records, or with a timestamp of at least `limit_ms`, is not used.
         """
         newest_ms, attempts = -1, _ReadAttempts(self._damage, stream_id)
         offset = start_offset
@@ -263,8 +261,8 @@ class StreamReader:
     async def _newest_in_cache(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset
     ) -> int:
-        """Return the newest timestamp of the entries that end by `end_offset`, -1 if there are
-        none. Later entries may not be durable yet.
+        """Return the newest timestamp of the entries that end at or below `end_offset`, or -1 if
+        there are none. Later entries may not be durable yet.
         """
         newest_ms = -1
         for entry in self._cache.entries_after(stream_id, offset):
@@ -282,7 +280,7 @@ class StreamReader:
         self, stream_id: StreamId, timestamp_ms: int, offset: Offset
     ) -> tuple[int, int] | None:
         """Find the record in the cache. Entries and batches contain their newest timestamp, so
-        usually only one batch is decoded.
+        usually only a single batch is decoded.
         """
         for entry in self._cache.entries_after(stream_id, offset):
             if entry.end_offset <= offset or not may_be_as_young(

@@ -1,6 +1,6 @@
 """Search batches for the first record at or after a timestamp, or for the newest one.
 
-Batches beyond SHORT_RECORDS_MAX or SHORT_BYTES_MAX, which take 1 ms, are decoded in a thread:
+Batches above SHORT_RECORDS_MAX or SHORT_BYTES_MAX, which take 1 ms, are decoded in a thread:
 100,000 records or 64 MiB may compress to a few kilobytes and take 0.2 s.
 """
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class TimestampReader:
-    """Reads record timestamps. decompressed_bytes_max: limit of one batch."""
+    """Reads record timestamps. decompressed_bytes_max: maximum decompressed size of one batch."""
 
     def __init__(self, decompressed_bytes_max: int) -> None:
         self._decompressed_bytes_max = decompressed_bytes_max
@@ -43,8 +43,9 @@ class TimestampReader:
         `timestamp_ms`, or None. Raises BatchCorrupt.
 
         A batch is not searched if it has more than RECORDS_SEARCHED_MAX records or
-        `decompressed_bytes_max` bytes, or if its records are unreadable. The result is then its
-        first offset and newest timestamp, so a reader from there misses no record.
+        `decompressed_bytes_max` bytes, or if its records are unreadable. The result is then the
+        batch's first offset and newest timestamp, so that a reader that starts there misses no
+        record.
         """
         header = parse_header(batch)
         if header.newest_timestamp_ms < timestamp_ms:

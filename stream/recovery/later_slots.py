@@ -1,8 +1,8 @@
-"""Distinguish free slots from lost ones: the slots after a hole show whether the hole was durable.
+"""Distinguish free slots from lost ones: the slots after a hole show whether it was durable.
 
-A slot counts as lost only if an object proves it: the header of a data slot records which earlier
-slots were durable, a fence is in the first free slot, and a slot in a LIST existed. Absence from a
-LIST proves nothing. See docs/design/wal.md.
+A slot counts as lost only if an object proves that it was durable: the header of a data slot states
+which earlier slots were durable, a fence is in the first free slot, and a slot in a LIST existed.
+Absence from a LIST proves nothing. See docs/design/wal.md.
 """
 
 from bisect import bisect_left
@@ -15,8 +15,8 @@ from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
-"""Number of slots after a hole that are tried until one is readable. The last slot is tried first,
-because it proves the most slots.
+"""Maximum number of slots after a hole that are tried until one is readable. The last slot is tried
+first, because it proves the most.
 """
 
 LISTED_MAX = 100_000
@@ -56,8 +56,8 @@ class SlotsBehind:
         """Return the proof that the slot was durable, or "" if there is none. Call `list` first.
         Raises ObjectStoreError.
 
-        A live writer may have filled the slot meanwhile: it is lost only if it is still missing
-        when read again after this call.
+        A live writer may have filled the slot in the meantime: it is lost only if it is still
+        missing when it is read again after this call.
         """
         at = bisect_left(self._listed, hole)
         if at < len(self._listed) and self._listed[at] == hole:

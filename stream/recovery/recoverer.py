@@ -63,8 +63,8 @@ async def recover_wal(
 ) -> RecoveryReport:
     """Recover from slot `start` (the committed one in the metadata) and end the WAL.
 
-    Recovery may be repeated and may run concurrently: an existing fence is the end, and both this
-    function and the controller skip committed slots. A lost or damaged slot holds back the
+    Recovery may be repeated and may run concurrently: an existing fence marks the end, and both
+    this function and the controller skip committed slots. A lost or damaged slot holds back the
     partitions that it may affect (`stream.recovery.salvage`), until the slot is restored or an
     operator accepts the loss.
 
@@ -75,7 +75,7 @@ async def recover_wal(
     of the WAL is missing, the first missing slot counts as lost.
 
     Raises NotContiguous, WalStoreWrong and errors from the store and the controller. Raises
-    WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged
+    WalDamaged after all other partitions are recovered if some have to wait for lost or damaged
     slots. After any error, call it again with the latest committed slot.
     """
     ends = metadata.streams_owned_by(failed)
@@ -94,7 +94,7 @@ async def recover_wal(
     )
     salvage = Salvage(ends, metadata.data_streams_of(ends))
     commits = _RecoveryCommits(metadata, failed, config, walker.check_store)
-    # A commit may fail: stop the reads before the next attempt begins.
+    # If a commit fails, stop the reads before the next attempt begins.
     async with aclosing(walker.slots()) as slots:
         async for key, found in slots:
             if isinstance(found, BadSlot):
@@ -108,8 +108,8 @@ async def recover_wal(
     held = [loss.stream_id for loss in losses]
     await commits.finish(walker.end, held)
     if held:
-        # Raise only after the last commit. If another recoverer has ended this WAL meanwhile, slots
-        # are missing because they were deleted, and the controller has rejected the commit.
+        # Raise only after the last commit. If another recoverer has ended this WAL in the meantime,
+        # slots are missing because they were deleted, and the controller has rejected the commit.
         raise WalDamaged(
             tuple(dict.fromkeys(slot.key for loss in losses for slot in loss.slots)), len(held)
         )
@@ -132,7 +132,7 @@ async def recover_wal(
 
 
 class _RecoveryCommits:
-    """Commits WAL objects in place, in slot order, with as few requests as their limits allow."""
+    """Commits WAL objects in place, in slot order, with as few requests as the limits allow."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _RecoveryCommits:
 
     async def finish(self, end: WalSequence, held: Sequence[StreamId]) -> None:
         """Commit the rest and end the WAL at slot `end`; the streams in `held` stay open. The
-        walker has checked the store at the end.
+        walker has already checked the store at that point.
         """
         await self._metadata.commit_recovered(
             self._failed, self._pending, done=True, end=end, held=held
@@ -181,9 +181,9 @@ class _RecoveryCommits:
 class WalWalker:
     """Reads the slots of one WAL in order from `start`, then fences the first free slot.
 
-    Every slot below the end was read before the fence was put, or after the fence failed with 412
-    (Precondition Failed), so no acknowledged slot is omitted, and nothing can be acknowledged after
-    the fence. Reads the tails of several slots ahead.
+    Every slot below the end was read before the fence was written, or after the fence failed with
+    412 (Precondition Failed), so no acknowledged slot is omitted, and nothing can be acknowledged
+    after the fence. The tails of several slots are read ahead.
     """
 
     def __init__(
@@ -201,11 +201,11 @@ class WalWalker:
         cache_slot: CacheSlot | None = None,
         fence_vanished: bool = False,
     ) -> None:
-        """recoverer: the writer of the fence. If None, no fence is put, and the WAL may grow
-        afterwards. wal_store: None for the cluster's own store. must_exist: the writer opened
-        streams, so its marker must be in the WAL store. accepted: slots whose loss an operator has
-        accepted. fence_vanished: an operator has accepted every loss, so a WAL that vanished gets a
-        fence as well.
+        """recoverer: the writer of the fence. If None, no fence is written, and the WAL may
+        continue to grow. wal_store: None for the cluster's own store. must_exist: whether the
+        writer has opened streams, so that its marker must be in the WAL store. accepted: slots
+        whose loss an operator has accepted. fence_vanished: whether an operator has accepted every
+        loss, so that a vanished WAL is fenced as well.
         """
         self._store = store
         self._failed = failed
@@ -224,13 +224,14 @@ class WalWalker:
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncGenerator[tuple[str, ObjectIndex | BadSlot]]:
-        """Yield (key, index) of every data slot in order. For a lost or damaged slot, a BadSlot
+        """Yield (key, index) for every data slot in order. For a lost or damaged slot, a BadSlot
         replaces the index. If the marker of the WAL vanished, slot `end` is the last one, and
         counts as lost.
 
         When the iteration completes, slot `end` is a fence, unless `recoverer` is None or the WAL
         vanished (see `fence_vanished`), and the store was the right one. Raises WalStoreWrong
-        otherwise. A caller that may stop early must close the generator, which stops read-ahead.
+        otherwise. A caller that may stop early must close the generator, which also stops
+        read-ahead.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         listing = asyncio.ensure_future(self._behind.list())
@@ -261,7 +262,7 @@ class WalWalker:
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
     async def check_store(self) -> None:
-        """Check that the slots were read in the right store; only then does a missing slot not
+        """Check that the slots were read from the right store, because otherwise a missing slot may
         exist. Raises WalStoreWrong.
         """
         if self._wal_store is not None:
@@ -287,7 +288,7 @@ class WalWalker:
         key = self._key(self.end)
         proof = await self._behind.proof_of(self.end)
         if proof:
-            # A live writer may have filled the slot after it was read.
+            # A live writer may have filled the slot since it was read.
             return await self._index_or_bad(self._read(self.end)) or BadSlot(
                 self.end, key, WalSlotLost(key, proof)
             )
@@ -327,8 +328,8 @@ class WalWalker:
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Fence the first free slot. Return False if it is not free and must be read again.
 
-        A retry inside the store may find the fence of its own first attempt. On a file system,
-        the marker is written first, because this creates the folder of the WAL.
+        A retry inside the store client may find the fence of its own first attempt. On a file
+        system, the marker is written first, because this creates the WAL's folder.
         """
         if self._wal_store is not None and (not self._must_exist or sequence in self._accepted):
             await write_marker(self._store, self._failed, self._wal_store_id)

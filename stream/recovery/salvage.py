@@ -23,9 +23,9 @@ class BadSlot(NamedTuple):
 class Loss(NamedTuple):
     """The effect of bad slots on one data stream.
 
-    start_offset: the first offset that is not known to exist. end_offset: one after the last offset
-    in later slots; None if no later slot contains data of the stream, so that the bad slots
-    contained an unknown number of its records, perhaps none.
+    start_offset: the first offset that is not known to exist. end_offset: the offset after the last
+    one in later slots; None if no later slot contains data of the stream, in which case the bad
+    slots contained an unknown number of its records, perhaps none.
     """
 
     stream_id: StreamId
@@ -47,7 +47,7 @@ class Salvage:
     A partition is unaffected only if its data stream continues without a gap after the last bad
     slot, which proves that no bad slot contained its records. The streams of all other partitions
     end before the first bad slot that may affect them, as if the writer had died there. Transaction
-    events and checkpoints are in the slot of their data, so none is used without it.
+    events and checkpoints are in the same slot as their data, so they are never used without it.
 
     ends: the committed end of each stream that the writer still owns. data_of: maps each stream to
     the data stream of its partition.
@@ -67,7 +67,7 @@ class Salvage:
     def take(
         self, sequence: WalSequence, ranges: tuple[StreamRange, ...]
     ) -> tuple[StreamRange, ...]:
-        """Return the ranges of a good slot that may be committed, in O(ranges). Raises
+        """Return the ranges of a good slot that may be committed. This takes O(ranges). Raises
         NotContiguous for a gap that no bad slot explains.
         """
         owned = [item for item in ranges if item.stream_id in self.ends]

@@ -1,5 +1,5 @@
-"""Close streams without rewriting data: one transaction commits the WAL slots with data that is not
-uploaded in place, and closes the streams.
+"""Close streams without rewriting data: one transaction commits, in place, the WAL slots with data
+that is not uploaded, and closes the streams.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ class ClosingTimes(NamedTuple):
 
 
 class Closer:
-    """Closes streams. One RPC closes many streams, unless they have very many ranges."""
+    """Closes streams. A single RPC closes many streams, unless they have a very large number of
+    ranges.
+    """
 
     def __init__(
         self,
@@ -38,8 +40,8 @@ class Closer:
         forget: Callable[[Iterable[StreamHandle]], None],
         check: StoreCheck,
     ) -> None:
-        """cut: archive the active block and submit it to the uploader. forget: remove the streams
-        from all local state. check: the check of the store that contains the slots.
+        """cut: archives the active block and submits it to the uploader. forget: removes the
+        streams from all local state. check: the check of the store that contains the slots.
         """
         self._check = check
         self._config = config
@@ -54,8 +56,9 @@ class Closer:
         """Commit in place and close. The caller must have rejected appends and confirmed all data.
 
         Streams leave the cache and the slot table while the lock of `CommitSequencer` is held, so
-        that no upload in flight commits them again, and a later opening starts clean (A -> B -> A).
-        Streams that are fenced or deleted are dropped without closing them. Raises WalFenced.
+        that no upload in flight commits them again, and reopening a stream here starts from a clean
+        state (A -> B -> A). Streams that are fenced or deleted are dropped without being closed.
+        Raises WalFenced.
         """
         count = self._slots.range_count([handle.stream_id for handle in handles])
         if count and (
@@ -84,8 +87,8 @@ class Closer:
 
     async def _upload_first(self) -> None:
         """Wait until everything is uploaded, for at most `close_upload_wait_ms`. Wait without a
-        limit if the slots were written to the wrong store, because their data then exists only in
-        this process.
+        time limit if the slots were written to the wrong store, because their data then exists only
+        in this process.
         """
         self._cut()
         uploading = asyncio.ensure_future(self._uploader.drained())

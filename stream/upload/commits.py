@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CommitSequencer:
-    """Sends commits one after the other.
+    """Sends commits one after another.
 
     Between the first attempt of a commit and its success, this process commits nothing else, so a
     lost response cannot cause a later commit to overtake an earlier one. The controller checks that
@@ -52,7 +52,7 @@ class CommitSequencer:
 
         until: event loop time after which no attempt begins. Return True on success, and False
         after `until`, with an unknown outcome, or as soon as a prepared object has expired. Raises
-        WalFenced when this broker incarnation may not commit any more.
+        WalFenced if this broker incarnation may no longer commit.
         """
         assert self.lock.locked(), "hold the lock to send commits"
         backoff = Backoff(

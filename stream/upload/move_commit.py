@@ -14,10 +14,10 @@ async def commit_move(
     """Commit that the WAL is in another store from slot `first` on, and wait for the backup.
     target: None for the cluster's own store. Return the store that was committed.
 
-    If the target ends meanwhile, the WAL continues in the cluster's own store. No earlier attempt
-    has placed it in the target then: no store ends while the WAL of a live broker is in it. A store
-    that is only being drained accepts the WAL, because an earlier attempt may have placed it there;
-    it leaves again. Raises WalFenced.
+    If the target ends in the meantime, the WAL continues in the cluster's own store. In that case,
+    no earlier attempt has placed it in the target, because a store does not end while it contains
+    the WAL of a live broker. A store that is only being drained accepts the WAL, because an earlier
+    attempt may have placed it there; the WAL then leaves again. Raises WalFenced.
     """
 
     def build() -> CommitObjects:
@@ -28,6 +28,6 @@ async def commit_move(
 
     async with commits.lock:
         await commits.send(build)
-    # Once this is backed up, readers and a recovery from the backup read the other store.
+    # Once this is backed up, readers and recoveries from the backup use the other store.
     await metadata.backed_up(metadata.position())
     return target

@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
 _UNDELETED_MAX = 10_000
-"""Maximum number of slots whose deletion failed and is retried with the next deletion. The janitor
-deletes any others, and all that remain when the WAL ends.
+"""Maximum number of slots whose failed deletion is retried together with the next deletion. The
+janitor deletes all others, and those that remain when the WAL ends.
 """
 _ATTEMPT_S_MAX = 60.0
 UPLOAD_STEPS = ("prepare", "put", "commit")
@@ -63,10 +63,10 @@ class UploadedObject:
 
 
 def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObject]:
-    """Plan the objects of a block: streams with much data get their own objects, the others share.
-    Pure.
+    """Plan the objects of a block: streams with a lot of data get their own objects, all others
+    share objects. Pure.
 
-    An object exceeds the size limit by at most one entry.
+    An object may exceed the size limit by at most one entry.
     """
     planned: list[PlannedObject] = []
     shared: list[StreamRun] = []
@@ -109,7 +109,7 @@ def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]
 
 @dataclass(slots=True)
 class UploadCounts:
-    """Upload counters. latencies: of whole steps, including retries."""
+    """Upload counters. latencies: durations of whole steps, including retries."""
 
     latencies: dict[str, LatencyHistogram] = field(
         default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS}
@@ -125,9 +125,9 @@ class Uploader:
 
     Blocks are committed strictly in the order in which they were cut. WAL slots are deleted only
     after their commit is in the controllers' backup and in the manifest and a grace period has
-    passed, and never if they were committed in place. A stream that was closed meanwhile is omitted
-    from the commit; an object without other streams expires. All failures are retried: appends
-    continue until the byte limits apply back-pressure.
+    passed, and never if they were committed in place. A stream that has been closed in the meantime
+    is omitted from the commit; an object without other streams expires. All failures are retried:
+    appends continue until the byte limits apply back-pressure.
     """
 
     def __init__(
@@ -165,12 +165,12 @@ class Uploader:
         self.counts = UploadCounts()
 
     def submit(self, block: CacheSegment) -> None:
-        """Start the upload of a block. Call in the order in which blocks were cut."""
+        """Start the upload of a block. Call this in the order in which blocks were cut."""
         self._last = self._loop.create_task(self._process(block, self._last))
         self._track(self._last)
 
     async def drained(self) -> None:
-        """Return when all blocks submitted so far are committed, or this broker incarnation is
+        """Wait until all blocks submitted so far are committed, or this broker incarnation is
         fenced.
         """
         if self._last is not None:
@@ -193,8 +193,8 @@ class Uploader:
         the slots of that block.
         """
         try:
-            # Held until the commit: prepared objects of blocks far ahead would expire, and all of
-            # them would have to be uploaded again.
+            # Held until the commit; otherwise, prepared objects of blocks far ahead would expire
+            # and have to be uploaded again.
             async with self._uploads:
                 uploaded, prepared_at = await self._upload(block)
                 if before is not None and not await asyncio.shield(before):
@@ -218,7 +218,7 @@ class Uploader:
     async def _commit(
         self, block: CacheSegment, uploaded: list[UploadedObject], prepared_at: float
     ) -> None:
-        """Commit the objects of a block. Upload them again under other ids if they have expired.
+        """Commit the objects of a block. Upload them again under new ids if they have expired.
 
         Prepared objects expire when the controller is unavailable for a long time. If the first
         commit succeeded and its response was lost, the controller skips the ranges of the second
@@ -320,7 +320,7 @@ class Uploader:
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
         keys, self._undeleted = [*self._undeleted, *keys], []
-        # After a move of the WAL, the slots are in two stores, one of which may be down.
+        # After a WAL move, the slots are in two stores, one of which may be down.
         for in_one_store in _by_store(keys):
             await self._delete_now(in_one_store)
 
@@ -333,7 +333,7 @@ class Uploader:
             try:
                 for at in range(0, len(keys), DELETE_BATCH_COUNT):
                     await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
-            except StoreUnknown:  # the WAL store has ended: its slots are not deleted
+            except StoreUnknown:  # the WAL store has ended, so its slots are not deleted
                 return
             except ObjectStoreError as error:
                 last = repr(error)

@@ -1,3 +1,3 @@
-"""The write-ahead log on object storage: when to PUT which groups, and which appends are
+"""The write-ahead log on object storage: which groups to PUT and when, and which appends are
 durable.
 """

@@ -11,7 +11,9 @@ from penstock.stream.cache.log_cache import AppendEntry
 _log = structlog.get_logger(__name__)
 
 AppendDone: TypeAlias = Callable[[Exception | None], None]
-"""Called once, on the loop: with None when the entries are durable, otherwise with the error."""
+"""Called once, on the event loop: with None when the entries are durable, otherwise with the
+error.
+"""
 
 WalAppend: TypeAlias = tuple[Sequence[AppendEntry], AppendDone]
 
@@ -25,7 +27,7 @@ class MovedSlot(NamedTuple):
 
 
 def notify(done: AppendDone, error: Exception | None) -> None:
-    """Call `done`. An exception in one writer must not affect the callbacks of later ones."""
+    """Call `done`. An exception in one writer's callback must not affect later callbacks."""
     try:
         done(error)
     except Exception:  # noqa: BLE001 - one failing caller must not affect the groups after it, which are durable too

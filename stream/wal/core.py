@@ -19,8 +19,8 @@ _GAP_MAX_S = 0.02
 _PAUSE_GAPS = 4
 _AGAIN_S_MIN = 0.001
 _AGAIN_S_MAX = 0.005
-"""Limits of the time that a bulk waits after an acknowledgment for further requests of the
-acknowledged clients: half as long as their PUT took. uvloop timers have a resolution of 1 ms.
+"""Limits for how long a bulk waits after an acknowledgment for more requests from the acknowledged
+clients, which is half the duration of their PUT. uvloop timers have a resolution of 1 ms.
 """
 _AGAIN_BYTES_MAX = 65_536
 """Bulk size up to which a PUT costs more than transferring the bytes, so that waiting pays off."""
@@ -30,9 +30,9 @@ _NOT_SEALED = WalSequence(-1)
 class Bulk(Generic[G]):
     """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed.
 
-    depth: the number of slots from the first one that is not durable to this one, when its PUT
-    begins. senders: one for each group whose client waits for the response. joinable: senders that
-    may still add to the bulk.
+    depth: the number of slots from the first non-durable one up to this one when its PUT begins.
+    senders: one for each group whose client waits for the response. joinable: senders that may
+    still add to the bulk.
     """
 
     __slots__ = (
@@ -62,8 +62,8 @@ class Bulk(Generic[G]):
 
 
 class WalCore(Generic[G]):
-    """Moves bulks through their states: open, sealed (has a slot), in flight, durable,
-    acknowledged; or all failed.
+    """Moves bulks through their states: open, sealed (assigned to a slot), in flight, durable,
+    acknowledged. Alternatively, all of them fail.
 
     Slots are numbered without gaps in the order of their groups, and each group is in exactly one
     slot. Bulks are acknowledged in slot order, once every earlier slot is durable. After `fail`,
@@ -89,8 +89,8 @@ class WalCore(Generic[G]):
         self._again_count = 0
         self._again_until = 0.0
         self._returning: dict[Sender, float] = {}
-        """Clients that were acknowledged within the last `_linger_idle_s`, with the time, oldest
-        first. They can send again and may still join the open bulk.
+        """Clients that were acknowledged within the last `_linger_idle_s`, with the time of the
+        acknowledgment, oldest first. They can send again and may still join the open bulk.
         """
 
     def reconfigure(self, config: StreamConfig) -> None:
@@ -112,7 +112,7 @@ class WalCore(Generic[G]):
 
     @property
     def oldest_opened_at(self) -> float | None:
-        """When the oldest unacknowledged bulk received its first group; None if all are
+        """The time when the oldest unacknowledged bulk received its first group; None if all are
         acknowledged.
         """
         oldest = (
@@ -122,7 +122,9 @@ class WalCore(Generic[G]):
 
     @property
     def oldest_started_at(self) -> float | None:
-        """When the PUT of the oldest unacknowledged slot began; None if none is in flight."""
+        """The time when the PUT of the oldest unacknowledged slot began; None if no PUT is in
+        flight.
+        """
         return self._started[0].started_at if self._started else None
 
     @property
@@ -136,7 +138,7 @@ class WalCore(Generic[G]):
 
     @property
     def acknowledged_end(self) -> WalSequence:
-        """The slot below which every slot is acknowledged."""
+        """All slots below this one are acknowledged."""
         if self._started:
             return self._started[0].sequence
         return self._sealed[0].sequence if self._sealed else self._next
@@ -144,8 +146,8 @@ class WalCore(Generic[G]):
     def append(self, group: G, size_bytes: int, now: float, sender: Sender | None = None) -> None:
         """Add a group to the open bulk, in 0.5 to 1 us. Raises WalClosed after a failure.
 
-        sender: the client that waits for the acknowledgment; None if no client waits, or if its
-        other requests in flight are unknown.
+        sender: the client that waits for the acknowledgment; None if no client is waiting, or if
+        its other requests in flight are unknown.
         """
         if self._failed:
             raise WalClosed("the WAL has failed or is fenced")
@@ -179,8 +181,8 @@ class WalCore(Generic[G]):
         return self._next
 
     def next_bulk(self, now: float) -> Bulk[G] | None:
-        """Return a bulk whose PUT must begin now, or None. Call until it returns None, after every
-        event and at `wake_at`.
+        """Return a bulk whose PUT must begin now, or None. Call this until it returns None, after
+        every event and at `wake_at`.
         """
         if self._failed or self._in_flight_count >= self._in_flight_max:
             return None
@@ -196,7 +198,7 @@ class WalCore(Generic[G]):
         return bulk
 
     def wake_at(self, now: float) -> float | None:
-        """Return when `next_bulk` may return a bulk without a further event, or None."""
+        """Return the time at which `next_bulk` may return a bulk without another event, or None."""
         if self._failed or self._open is None or self._in_flight_count >= self._in_flight_max:
             return None
         return self._due_at(self._open, now)
@@ -224,8 +226,8 @@ class WalCore(Generic[G]):
 
     def hand_over(self) -> list[Bulk[G]]:
         """Return all bulks, in order and each with its slot, to be made durable elsewhere. Their
-        slots are never written again. One number is skipped, so that new slots are above every slot
-        of an earlier request.
+        slots are never written again. One number is skipped, so that new slots are above all slots
+        in earlier requests.
         """
         self.flush()
         pending = self.fail()
@@ -302,10 +304,10 @@ class WalCore(Generic[G]):
         self._open = None
 
     def _expect_again(self, acknowledged: list[Bulk[G]], now: float) -> None:
-        """Expect further appends from clients whose small appends are acknowledged.
+        """Expect more appends from clients whose small appends are acknowledged.
 
-        Otherwise, if 8 clients wait for each response, the first one gets its own PUT and the other
-        7 share the next one: two PUTs for 8 requests, and two waits per client.
+        Otherwise, if 8 clients wait for each response, the first one would get its own PUT and the
+        other 7 would share the next one: two PUTs for 8 requests, and two waits per client.
         """
         waiting = 0 if self._open is None else len(self._open.groups)
         if sum(bulk.size_bytes for bulk in acknowledged) <= _AGAIN_BYTES_MAX:
@@ -316,12 +318,12 @@ class WalCore(Generic[G]):
             self._again_count = 0
 
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
-        """Return when the open bulk is due by time.
+        """Return the time at which the open bulk is due.
 
-        An idle system writes at once, a busy one batches. If all clients of the bulk wait for its
-        response, the bulk only waits for clients that may still join it: those acknowledged with
-        the last bulk if no PUT is in flight, otherwise those acknowledged within the last
-        `_linger_idle_s`, because each additional PUT may delay later acknowledgments.
+        An idle system writes immediately, a busy one batches. If all clients of the bulk are
+        waiting for its response, the bulk waits only for clients that may still join it: those
+        acknowledged with the last bulk if no PUT is in flight, otherwise those acknowledged within
+        the last `_linger_idle_s`, because each additional PUT may delay later acknowledgments.
         """
         if bulk.senders and not bulk.joinable:
             if not self._in_flight_count:
@@ -333,8 +335,8 @@ class WalCore(Generic[G]):
         return max(self._last_put + self._interval_s, wanted_at)
 
     def _with_acknowledged(self, bulk: Bulk[G]) -> float:
-        """Return when a bulk is due that waits for the clients acknowledged with the previous
-        bulk.
+        """Return the time at which a bulk is due that waits for the clients acknowledged with the
+        previous bulk.
         """
         if len(bulk.groups) < self._again_count:
             return max(bulk.opened_at, self._again_until)

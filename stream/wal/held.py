@@ -25,7 +25,7 @@ class HeldSlots:
 
     @property
     def end(self) -> int:
-        """One more than the number of the newest slot; 0 if the queue is empty."""
+        """Number of the newest slot plus 1; 0 if the queue is empty."""
         return self._bulks[-1].sequence + 1 if self._bulks else 0
 
     def append(self, bulk: DurableBulk) -> None:

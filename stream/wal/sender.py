@@ -1,12 +1,12 @@
-"""The unacknowledged WAL appends of one client, from which the WAL decides whether the client can
-send more before it gets a response. Pure.
+"""The unacknowledged WAL appends of one client, from which the WAL infers whether the client can
+send more before it receives a response. Pure.
 """
 
 from typing import Final
 
 _WINDOW_GROUPS: Final = 64
 """Number of groups in one measuring window. The peak covers the current and the previous window, so
-if a client reduces its requests in flight, this is noticed after at most twice as many groups.
+a reduction of a client's requests in flight is detected after at most twice this many groups.
 """
 
 
@@ -27,11 +27,13 @@ class Sender:
 
     @property
     def awaits_response(self) -> bool:
-        """Whether the client probably sends nothing before one of its groups is acknowledged."""
+        """Whether the client will probably send nothing before one of its groups is
+        acknowledged.
+        """
         return self.in_flight_count >= max(self._peak, self._previous_peak)
 
     def appended(self) -> None:
-        """Count another group. Takes 0.2 us."""
+        """Count another group. This takes 0.2 us."""
         self.in_flight_count += 1
         if self._group_count == _WINDOW_GROUPS:
             self._previous_peak, self._peak, self._group_count = self._peak, 0, 0

@@ -32,9 +32,10 @@ async def read_slot(
 ) -> ObjectIndex | None:
     """Return the index of the slot, or None if the slot is free.
 
-    Slots are read again if their bytes are damaged, to rule out damage in transit.
+    Damaged slots are read again, to rule out damage in transit.
 
-    cache_slot: called if one GET returned the whole slot. Raises ObjectCorrupt, ObjectStoreError.
+    cache_slot: called if a single GET returned the whole slot. Raises ObjectCorrupt,
+    ObjectStoreError.
     """
     slot = WalSlot(writer, sequence, wal_store)
     for _ in range(_READ_TRIES - 1):

@@ -25,14 +25,18 @@ _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
 _SIZE_UNIT_BYTES = 1 << 20
 DOUBTFUL_S = 1.0
-"""A PUT that takes this long may have been affected by an outage: the store client retries, too."""
+"""A PUT that takes this long may have been affected by an outage, because the store client also
+retries.
+"""
 _HEDGES_SAVED_MAX = 3.0
 """Maximum number of hedges that accumulate in a quiet period."""
 
 
 @dataclass(slots=True)
 class PutCounts:
-    """PUT counters. latencies: of slots, from the first attempt until the outcome is certain."""
+    """PUT counters. latencies: durations of slot writes, from the first attempt until the outcome
+    is certain.
+    """
 
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     written_bytes: int = 0
@@ -44,19 +48,19 @@ class SlotWriter:
     """Writes slots, and measures how long PUTs take. There is one per WAL.
 
     Every attempt sends the same bytes to the same key, so retries and hedges leave exactly one
-    object. Success means that the footer of the stored object equals that of the written one; it
-    contains CRCs of the header, and thus writer and slot, and of every block. WalFenced means that
-    the slot contains another intact object, which no retry can change.
+    object. Success means that the footer of the stored object equals that of the written one; the
+    footer contains the CRCs of every block and of the header, which includes the writer and the
+    slot. WalFenced means that the slot contains another intact object, which no retry can change.
 
     Durations are measured per unit of size (one unit, and one for each MiB), because a bulk of 8
     MiB takes longer than a small one. Hedges are limited to a share of all PUTs: a store that is
-    slow because it is busy must not get twice the work.
+    slow because it is overloaded must not receive twice the load.
     """
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
         self._store = store
         self.config = config
-        """May be replaced; the new values apply from the next PUT."""
+        """May be replaced; the new values apply from the next PUT on."""
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
         self._unit_s = _FIRST_GUESS_S
@@ -65,9 +69,9 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
-        """Return when the slot contains the object. The result is whether the store worked as
-        usual: no attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed
-        if the outcome is not certain by the deadline.
+        """Wait until the slot contains the object. Return whether the store worked as usual, that
+        is, no attempt failed and the write took less than DOUBTFUL_S. Raises WalFenced, or
+        WalFailed if the outcome is not certain by the deadline.
         """
         begun = self._clock()
         deadline = begun + self.config.wal_put_deadline_ms / 1000
@@ -101,13 +105,13 @@ class SlotWriter:
                 return is_clean and not backoff.attempt_count and took_s < DOUBTFUL_S
 
     async def stopped(self) -> None:
-        """Return when no attempt is in flight. Cancel the writes first."""
+        """Wait until no attempt is in flight. Cancel the writes first."""
         while self._tries:
             await asyncio.wait(self._tries)
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
-        """Make one attempt, and a hedge if it is slow. The first success or fence decides,
-        otherwise the last error. Return whether none failed before the success.
+        """Make one attempt, and a hedge if it is slow. The first success or fence determines the
+        outcome, otherwise the last error does. Return whether no attempt failed before the success.
         """
         if not self.config.wal_hedge_factor:
             await self._try(key, sequence, built)
@@ -150,7 +154,7 @@ class SlotWriter:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tries.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieve the error of the losing attempt; otherwise asyncio logs it
+            task.exception()  # retrieve the error of the losing attempt; otherwise, asyncio logs it
 
     async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
         """PUT once. If the slot is taken, compare the stored object.
@@ -173,7 +177,7 @@ class SlotWriter:
             try:
                 found = parse_tail(tail.data, tail.size_bytes, key)
             except FormatUnknown as error:
-                # It is another intact object, most likely the fence of a newer broker.
+                # The slot contains another intact object, most likely the fence of a newer broker.
                 raise WalFenced(sequence, f"an object with {error.what}") from None
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):

@@ -33,8 +33,8 @@ class SlotRange(NamedTuple):
 
 
 class SlotTable:
-    """The slots from the committed one to the acknowledged end, in order: a few hundred at most,
-    because the age and the size of cache blocks are limited.
+    """The slots from the committed one to the acknowledged end, in order: at most a few hundred,
+    because the age and size of cache blocks are limited.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,9 @@ class SlotTable:
 
     @property
     def are_in_wal_store(self) -> bool:
-        """Return whether the newest slot is in a WAL store. Older ones may not be, after a move."""
+        """Return whether the newest slot is in a WAL store. After a move, older slots may not
+        be.
+        """
         return bool(self._slots) and self._slots[-1].key.startswith(WAL_STORE_ROOT)
 
     def add(
@@ -60,7 +62,9 @@ class SlotTable:
         )
 
     def range_count(self, stream_ids: Sequence[StreamId]) -> int:
-        """Return how many ranges a commit of these streams in place adds to the metadata."""
+        """Return the number of ranges that committing these streams in place adds to the
+        metadata.
+        """
         wanted = frozenset(stream_ids)
         return sum(len(_common(wanted, slot)) for slot in self._slots)
 
@@ -78,7 +82,7 @@ class SlotTable:
 
     def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
         """Return the first ranges of the stream that end after `offset`, at most `limit`, in slot
-        order. O(slots with newer data of any stream).
+        order. This takes O(slots with newer data of any stream).
         """
         found: deque[SlotRange] = deque()
         for slot in reversed(self._slots):
@@ -101,10 +105,10 @@ class SlotTable:
         """Mark everything below slot `end` as committed. Return the keys of slots that will never
         be referenced.
 
-        is_object: returns whether the metadata, including this commit, contain the slot with this
-        key as an object, which the controller owns. Not every slot that was submitted for a commit
-        in place is an object: the controller skips deleted streams and trimmed ranges. It does not
-        register slots below `end` later.
+        is_object: returns whether the metadata, including this commit, contains the slot with this
+        key as an object, which the controller then owns. Not every slot that was submitted for a
+        commit in place is an object: the controller skips deleted streams and trimmed ranges. Slots
+        below `end` are not registered later either.
         """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
@@ -116,7 +120,7 @@ class SlotTable:
 
 def _common(wanted: frozenset[StreamId], slot: DurableSlot) -> AbstractSet[StreamId]:
     """Return the wanted streams that have ranges in the slot. Iterates over the smaller set: either
-    one of 10,000 partitions closes, or all of them, while each slot contains few streams.
+    one of 10,000 partitions closes or all of them, while each slot contains only a few streams.
     """
     if len(wanted) < len(slot.ranges):
         return wanted & slot.ranges.keys()

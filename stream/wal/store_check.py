@@ -1,5 +1,5 @@
 """Decide whether slots in a WAL store may be acknowledged: only those in the right store, because
-no recovery looks into another one.
+recovery does not read any other store.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ class StoreCheck:
     """Rereads the identity of the WAL store while the broker runs.
 
     After an error, a slow PUT or a lost session (`doubt`), a slot is acknowledged only if the
-    identity was read after its PUT, because a store may be replaced or unmounted while the store or
-    this process does not respond. The periodic `look` detects a store that was replaced without any
-    error. Once another store was found, slots may be in either, so nothing is acknowledged until
-    the WAL has moved (`use`).
+    identity was read after its PUT, because the store may be replaced or unmounted while it or this
+    process does not respond. The periodic `look` detects a store that was replaced without any
+    error. Once another store has been found, slots may be in either of the two, so nothing is
+    acknowledged until the WAL has moved (`use`).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class StoreCheck:
     ) -> None:
         """identity: None if the WAL is in the cluster's own store, which needs no check.
         durable_end: returns the slot below which all PUTs have succeeded. on_checked: called with
-        the slot below which slots may be acknowledged; later ones may be as well if the store
+        the slot below which slots may be acknowledged; later slots may be as well if the store
         `is_trusted`. on_failed: called after an unexpected error, which ends the checks.
         """
         self._store = store
@@ -57,11 +57,11 @@ class StoreCheck:
         self._task: asyncio.Task[None] | None = None
         self.is_trusted = True
         self.wrong: WalStoreWrong | None = None
-        """Set when another store was found."""
+        """Set when another store has been found."""
 
     @property
     def doubtful_s(self) -> float:
-        """How long the identity could not be read, in seconds; 0 if the store is trusted."""
+        """How long the identity has been unreadable, in seconds; 0 if the store is trusted."""
         return 0.0 if self.is_trusted else self._clock() - self._doubted_at
 
     def use(self, identity: WalStoreIdentity | None) -> None:
@@ -101,7 +101,8 @@ class StoreCheck:
             if not await self._is_right():
                 await asyncio.sleep(RETRY_S)
                 continue
-            # While every PUT is slow, new doubts arise during each check, but this one succeeded.
+            # While every PUT is slow, new doubts arise during each check. This check succeeded
+            # nonetheless.
             self._doubted_at = began_at
             self.is_trusted = doubt_count == self._doubt_count
             if self.is_trusted:
@@ -112,7 +113,7 @@ class StoreCheck:
             self._on_checked(self._durable_end())
 
     async def _is_right(self) -> bool:
-        """Return whether the identity was read and is the right one."""
+        """Return whether the identity could be read and is the right one."""
         identity = self._identity
         assert identity is not None, "the cluster's own store has no identity"
         try:

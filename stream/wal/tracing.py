@@ -1,4 +1,4 @@
-"""Port for traces of the write path, implemented by `deploy.node.traces` with OpenTelemetry.
+"""Port for tracing the write path, implemented by `deploy.node.traces` with OpenTelemetry.
 
 Whether a request is traced is decided once, when it arrives; an untraced request costs one
 comparison. The write path never waits for a trace, and no method may raise or block.

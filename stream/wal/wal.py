@@ -42,8 +42,8 @@ class Wal:
     """The write-ahead log. Use it from one event loop; `append` and the callbacks are synchronous.
 
     Slots are never skipped, except when the WAL moves (`suspend`), and every attempt writes the
-    same bytes. Groups are passed on strictly in slot order. After a fence, or a slot that could not
-    be written, all waiting groups fail, in order.
+    same bytes. Groups are passed on strictly in slot order. After a fence or a failed slot write,
+    all waiting groups fail, in order.
     """
 
     def __init__(
@@ -80,14 +80,16 @@ class Wal:
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Stored separately, because a uvloop timer handle does not return its time once it has
+        """Stored separately, because a uvloop timer handle no longer returns its time once it has
         fired.
         """
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Change waits, sizes and deadlines, effective from the next bulk and the next PUT."""
+        """Change waits, sizes and deadlines, which take effect with the next bulk and the next
+        PUT.
+        """
         self._core.reconfigure(config)
         self._slots.config = config
 
@@ -111,7 +113,7 @@ class Wal:
 
     @property
     def stalled_s(self) -> float:
-        """How long the PUT of the oldest unacknowledged slot has been going on."""
+        """How long the PUT of the oldest unacknowledged slot has been in progress."""
         started_at = self._core.oldest_started_at
         return 0.0 if started_at is None else max(0.0, self._clock() - started_at)
 
@@ -134,7 +136,7 @@ class Wal:
             self._loop.call_soon(self._poll)
 
     async def flush(self) -> None:
-        """Return when everything appended so far was passed to `on_durable`, or handed over by
+        """Wait until everything appended so far was passed to `on_durable` or handed over by
         `suspend`. Raises the WAL's failure.
         """
         end = self._core.flush()
@@ -148,7 +150,7 @@ class Wal:
 
     def suspend(self) -> list[Bulk[WalAppend]]:
         """Stop writing until `resume` is called. Return all bulks that were not passed to
-        `on_durable`, in order, each with the slot that its PUT may have written or may still write.
+        `on_durable`, in order, each with the slot that its PUT may have written or may yet write.
         Later appends wait.
         """
         self._is_suspended = True
@@ -159,12 +161,12 @@ class Wal:
         return pending
 
     def resume(self, wal_store: WalStoreId) -> None:
-        """Continue at `end` in this store."""
+        """Continue in this store, at slot `end`."""
         self._wal_store, self._is_suspended = wal_store, False
         self._poll()
 
     async def stopped(self) -> None:
-        """Return when no PUT is in flight. Call `fail` first."""
+        """Wait until no PUT is in flight. Call `fail` first."""
         while self._puts:
             await asyncio.wait(self._puts)
         await self._slots.stopped()
@@ -263,7 +265,7 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
 
 def by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
     """Return the entries of one bulk by stream, in the order of their appends, which is offset
-    order. Takes 0.15 us per entry.
+    order. This takes 0.15 us per entry.
     """
     runs: dict[StreamId, list[AppendEntry]] = {}
     for entries, _ in groups:

@@ -1,4 +1,4 @@
-"""Defaults of the stream settings that depend on the store that contains the WALs. Pure: nothing is
+"""Stream setting defaults that depend on the store that contains the WALs. Pure: nothing is
 opened.
 """
 
@@ -36,14 +36,14 @@ LOCAL_STORE: Final = WalDefaults(
     ),
     "over memory and files",
 )
-"""For memory and directory stores: at any rate, bulks only wait for the PUT in flight, and slow
-PUTs are not hedged, because PUTs are free and their latency has no long tail.
+"""For memory and directory stores: regardless of the write rate, bulks wait only for the PUT in
+flight, and slow PUTs are not hedged, because PUTs are free and their latency has no long tail.
 """
 CHEAP_WAL_STORE: Final = WalDefaults(
     MappingProxyType({"wal_linger_ms": 0, "wal_linger_idle_ms": 0, "wal_put_interval_ms": 0}),
     "for a WAL store with cheap requests",
 )
-"""For a `wal.store` with free or cheap requests: bulks do not wait for more records."""
+"""For a `wal.store` with free or cheap requests, where bulks do not wait for more records."""
 CHARGED: Final = WalDefaults(MappingProxyType({}), "")
 
 
@@ -58,8 +58,8 @@ def wal_defaults(store: StoreConfig, wal_store: StoreConfig | None) -> WalDefaul
 
 def _is_cheap(config: StoreConfig) -> bool:
     """Return whether requests are known to be cheap: S3 Express charges a quarter of S3 Standard,
-    and a file system or a server in a private network charges nothing. For other buckets, the URL
-    does not show the storage class.
+    and a file system or a server in a private network charges nothing. For other buckets, the
+    storage class cannot be derived from the URL.
     """
     if not isinstance(config, RemoteConfig):
         return True

@@ -51,15 +51,15 @@ class ConfiguredWalStore(NamedTuple):
 
 
 class _AnyWalStore(PrefixedStore):
-    """Removes the id of the WAL store from keys. Only for reads of single objects."""
+    """Removes the id of the WAL store from keys. Supports only reads of single objects."""
 
     def _inner(self, key: str) -> str:
         return self._prefix + key.removeprefix(WAL_STORE_ROOT).partition("/")[2]
 
 
 class WalStores:
-    """The store of a cluster, together with its WAL store. Keys of a WAL store that is not known or
-    not configured raise StoreUnknown and never reach the cluster's own store.
+    """The store of a cluster, together with its WAL store. Keys in an unknown or unconfigured WAL
+    store raise StoreUnknown and are never passed to the cluster's own store.
     """
 
     def __init__(self, store: ObjectStore, configured: ConfiguredWalStore | None = None) -> None:
@@ -74,17 +74,17 @@ class WalStores:
 
     @property
     def wal_store(self) -> ObjectStore | None:
-        """The configured WAL store, with separate keys."""
+        """The configured WAL store, with its own keys."""
         return None if self.configured is None else self.configured.store
 
     @property
     def is_used(self) -> bool:
-        """Whether the metadata list the WAL store that this process is configured with."""
+        """Whether the metadata lists the WAL store that this process is configured with."""
         return bool(self._known)
 
     def follow(self, listed: Iterable[WalStoreId]) -> None:
         """Route keys of the WAL stores in the metadata to the configured WAL store, and stop
-        routing keys of lost ones. Callers that depend on the right store use `check_identity`.
+        routing keys of lost ones. Callers that rely on the right store use `check_identity`.
         """
         if self.configured is None:
             return
@@ -111,7 +111,7 @@ class WalStores:
 
 
 async def close_stores(store: ObjectStore, wal_store: ConfiguredWalStore | None) -> None:
-    """Close both stores, the second one even if closing the first fails."""
+    """Close both stores, even if closing the first one fails."""
     try:
         await store.close()
     finally:
@@ -127,11 +127,11 @@ async def identity_of(wal_store: ObjectStore) -> WalStoreIdentity | None:
 
 
 async def create_identity(wal_store: ObjectStore, wanted: WalStoreIdentity) -> WalStoreIdentity:
-    """Create the identity of a WAL store that is not routed yet, unless it has one. Return its
-    identity. Raises ObjectCorrupt and errors of the store.
+    """Create the identity of a WAL store that is not routed yet, unless the store already has one.
+    Return its identity. Raises ObjectCorrupt and errors of the store.
     """
     stored = _Stored(wanted.cluster_id, wanted.store_id, wanted.uuid)
-    with suppress(PreconditionFailed):  # by another controller, or a lost response
+    with suppress(PreconditionFailed):  # by another controller, or our response was lost
         await wal_store.put_if_absent(_IDENTITY_KEY, msgspec.json.encode(stored))
     found = await identity_of(wal_store)
     if found is None:
@@ -170,8 +170,8 @@ async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None
 
 
 async def is_readable(store: ObjectStore, expected: WalStoreIdentity) -> bool:
-    """Return whether keys are routed to this WAL store and it is readable. Tries several times, for
-    at most 17 s, because a WAL store that is only slow is not lost.
+    """Return whether keys are routed to this WAL store and it is readable. Several attempts are
+    made, for at most 17 s, because a WAL store that is merely slow is not lost.
     """
     for number in range(_READS):
         if number:

@@ -46,8 +46,9 @@ def open_wal_store(
     calls: StoreMeter | None = None,
     environ: Mapping[str, str] = process_environ,
 ) -> ConfiguredWalStore | None:
-    """Open the WAL store of a URL; None if it is empty. Sends nothing. meter: counts its requests.
-    calls: counts its calls, each with all retries. Raises InvalidStoreUrl.
+    """Open the WAL store at a URL, or return None if the URL is empty. Sends no requests. meter:
+    counts its requests. calls: counts its calls, each including all retries. Raises
+    InvalidStoreUrl.
     """
     if not url:
         return None
@@ -62,7 +63,7 @@ def open_backend(
     meter: StoreMeter | None = None,
     environ: Mapping[str, str] = process_environ,
 ) -> ObjectStore:
-    """Open the store of a WAL store's URL, which was checked. Sends nothing. Raises
+    """Open the store at a WAL store URL that has already been checked. Sends no requests. Raises
     InvalidStoreUrl.
     """
     config = parse_store_url(url)
@@ -75,9 +76,10 @@ def open_backend(
 
 
 def creates_folder(key: str) -> bool:
-    """Return whether a PUT of this key may create folders: PUTs of the identity, of markers and of
-    probes at startup may. The folder of a slot is only missing if the file system is not mounted or
-    the WAL has ended, the folder of a health check only if the file system is not mounted.
+    """Return whether a PUT of this key may create folders, which is the case for the identity, for
+    markers and for startup probes. The folder of a slot is missing only if the file system is not
+    mounted or the WAL has ended, the folder of a health check only if the file system is not
+    mounted.
     """
     return is_wal_store_name(key.rpartition("/")[2]) or "/probe-" in key
 
@@ -91,8 +93,8 @@ def open_stores(store_url: str, wal_store_url: str) -> WalStores:
 
 
 def open_for_reads(store_url: str, wal_store_url: str) -> WalStores:
-    """Open both stores to read slices planned by a view that has checked the identity. Raises the
-    errors of `open_stores`.
+    """Open both stores to read slices that were planned by a view that has checked the identity.
+    Raises the errors of `open_stores`.
     """
     stores = open_stores(store_url, wal_store_url)
     stores.follow_any()

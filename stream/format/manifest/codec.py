@@ -39,8 +39,8 @@ MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"
 VERSION = 3
 WAL_STORES = 1
-"""Required feature: WALs, and objects that ranges refer to, are in the WAL stores that the root
-lists.
+"""Required feature: WALs, and objects that ranges refer to, are in the WAL stores listed in the
+root.
 """
 FEATURES_KNOWN = WAL_STORES
 """Required feature bits supported by this reader, as in `stream.format.layout`."""
@@ -51,7 +51,8 @@ HEADER = Struct(">8sH6x")
 FOOTER = Struct(">QIIIqqIIH2xI8s")
 FOOTER_CRC_AT = 48
 SECTION_BYTES_MAX = 64 << 20
-"""Limit of a section, both stored and raw: about 400,000 topics, or 800,000 entries in one shard.
+"""Maximum size of a section, both stored and raw: about 400,000 topics, or 800,000 entries in one
+shard.
 """
 
 _SLACK_BYTES = 1_024
@@ -125,7 +126,7 @@ class Draft:
         self.size_bytes = HEADER.size
 
     def add(self, raw: bytes) -> SectionRef:
-        """Compress a section and append it. Takes about 5 ms per MiB."""
+        """Compress a section and append it. This takes about 5 ms per MiB."""
         if len(raw) > SECTION_BYTES_MAX - _SLACK_BYTES:
             raise ValueError(
                 f"a manifest section of {len(raw)} bytes exceeds the limit of {SECTION_BYTES_MAX}"
@@ -264,7 +265,7 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
 
 
 def _decoded_root(raw: memoryview, required_features: int) -> ManifestRoot:
-    """Decode the elements of WAL stores only if the root requires their feature. Otherwise these
+    """Decode the WAL store elements only if the root requires their feature. Otherwise, these
     positions contain elements of an unknown optional feature, which readers ignore.
     """
     if required_features & WAL_STORES:
@@ -496,8 +497,8 @@ class _StreamTaker:
 
 
 def _check_stream(stream: StreamEntry, key: str, at: int) -> None:
-    """Verify that pages, then inline entries, cover the stream without a gap from the log start (or
-    below) to the committed end.
+    """Verify that the pages and then the inline entries cover the stream without gaps from the log
+    start (or below) to the committed end.
     """
     spans = [(page.start_offset, page.end_offset) for page in stream.pages]
     if len(stream.inline):

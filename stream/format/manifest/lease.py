@@ -1,15 +1,17 @@
-"""Read leases: they keep the objects listed in the manifest of a long job.
+"""Read leases, which protect the objects in the manifest that a long job uses.
 
 docs/design/manifest.md and docs/design/fencing.md describe leases and clocks. WAL slots ignore
-leases: brokers delete them a minute after their data is committed, and readers plan those offsets
-again.
+leases: brokers delete them a minute after their data is committed, and readers then plan those
+offsets again.
 """
 
 import msgspec
 
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 LEASES_MAX = 1_000
-"""Limit for one cluster. Further leases, in key order, are neither created nor honored."""
+"""Maximum number of leases in one cluster. Additional leases, in key order, are neither created nor
+honored.
+"""
 
 LEASE_BYTES_MAX = 4_096
 
@@ -19,12 +21,13 @@ class Lease(msgspec.Struct, frozen=True):
     at or after its metadata offset are not deleted.
 
     Each renewal has its own key and is written before the previous one is deleted, so deleting an
-    expired renewal never hits a live lease.
+    expired renewal never affects a live lease.
 
     Clocks are never compared: the holder counts `ttl_ms` from its request, and the active
-    controller from when it first saw the renewal, which is later, both with monotonic clocks.
-    Independently of `ttl_ms`, a renewal expires seven days after its PUT and after the publication
-    of its manifest, by wall clocks. A damaged lease protects all objects for that time.
+    controller counts from the time when it first saw the renewal, which is later. Both use
+    monotonic clocks. Regardless of `ttl_ms`, a renewal expires seven days after its PUT and seven
+    days after the publication of its manifest, according to wall clocks. A damaged lease protects
+    all objects for that time.
     """
 
     owner: str
@@ -35,4 +38,4 @@ class Lease(msgspec.Struct, frozen=True):
     this offset.
     """
     published_ms: int
-    """When the manifest was published, in milliseconds since 1970."""
+    """Publication time of the manifest, in milliseconds since 1970."""

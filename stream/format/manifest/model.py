@@ -22,12 +22,12 @@ from penstock.protocol.batch.header import merged_newest
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
-"""Partitions in one shard, which is rewritten when one of its partitions changes, and which a
-reader of a topic fetches with one request.
+"""Number of partitions in one shard. A shard is rewritten when one of its partitions changes, and
+readers of a topic fetch it with one request.
 """
 
 PAGE_ENTRIES_MAX = 1_024
-"""Maximum number of entries in a page, which has 20 to 40 KiB. Readers fetch a page to find an
+"""Maximum number of entries in a page, which then has 20 to 40 KiB. Readers fetch a page to find an
 offset, and compaction rewrites it.
 """
 
@@ -87,15 +87,17 @@ def in_snapshot(topic: str, snapshot: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the topic and snapshot names; the latter is empty if there is none."""
+    """Return the names of the topic and the snapshot; the latter is empty if there is no
+    snapshot.
+    """
     topic, _, snapshot = name.partition(SNAPSHOT_SEPARATOR)
     return topic, snapshot
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
-    """shards: partitions 0-255, 256-511 and so on. configs: explicitly set configs, by Kafka's
-    names; the others have the root's defaults. is_internal: only coordinators write to it. A topic
-    of a snapshot is named `TOPIC@SNAPSHOT` and has no leaders.
+    """shards: partitions 0-255, 256-511 and so on. configs: explicitly set configs, under Kafka's
+    names; the others have the root's defaults. is_internal: whether only coordinators write to the
+    topic. A topic of a snapshot is named `TOPIC@SNAPSHOT` and has no leaders.
     """
 
     name: str
@@ -111,9 +113,9 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
     sections never change.
 
     metadata_offset: the manifest includes everything below it in the metadata log. published_ms:
-    capture time, by the clock of the controller. wal_grace_ms: the slots of `wals` are kept at
-    least this long after a newer root is published. config_defaults: every topic config with its
-    default. wal_stores: with any, the manifest requires the feature `WAL_STORES`.
+    capture time, according to the clock of the controller. wal_grace_ms: the slots of `wals` are
+    kept at least this long after a newer root is published. config_defaults: every topic config
+    with its default. wal_stores: if there are any, the manifest requires the feature `WAL_STORES`.
     """
 
     cluster_id: str
@@ -199,8 +201,8 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One stream. Its entries, in pages and then in `inline`, end at committed_end. Ignore offsets
-    below log_start.
+    """One stream. Its entries, in pages and then in `inline`, end at committed_end. Offsets below
+    log_start must be ignored.
     """
 
     stream_id: int
@@ -215,8 +217,8 @@ class PartitionEntry:
     """One partition.
 
     leader: -1 if there is none. txn: transaction events, at the offsets of `data`
-    (`stream.format.transaction_log`). The high watermark is not included: it is the end of the
-    records in the WAL tails after the committed end.
+    (`stream.format.transaction_log`). The high watermark is not included, because it is the end of
+    the records in the WAL tails, after the committed end.
     """
 
     partition: int
