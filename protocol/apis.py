@@ -1,7 +1,7 @@
 """The supported Kafka APIs: keys, names, versions. ApiVersions, parsing and code generation share
 this table. Every listed version can be parsed, with two exceptions: like Kafka 4, brokers list
 Produce from version 0 although they serve only 3 and later (KAFKA-18659: otherwise, older
-librdkafka stops compressing). A request with such a version closes the connection.
+librdkafka stops compressing). A request with an unserved version closes the connection.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ class ApiSpec:
 
     @property
     def codec(self) -> Any:  # noqa: ANN401 - messages have their own types
-        """The module in `protocol.gen`, imported on first use. `protocol.codecs` imports all."""
+        """The module in `protocol.gen`, imported on first use. `protocol.codecs` imports all of
+        them.
+        """
         return import_module(f"penstock.protocol.gen.{self.module}")
 
     def serves(self, version: int) -> bool:
@@ -178,4 +180,4 @@ DELETE_SHARE_GROUP_OFFSETS: Final = _api(
 )
 
 APIS: Final = {api.key: api for api in _declared}
-"""The APIs by key, in the order in which ApiVersions lists them."""
+"""The APIs by key, in the order used by ApiVersions."""

@@ -1,6 +1,6 @@
 """The generated codecs by API key, for code that handles any API: dispatchers, probes, tests.
 
-Importing this module imports all of them. Messages have type `Any` here.
+Importing this module imports all codecs. Messages have type `Any` here.
 """
 
 from collections.abc import Callable

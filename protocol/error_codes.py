@@ -1,4 +1,4 @@
-"""Kafka's error codes: number, retriable flag and message, as in Kafka 4.2, some messages
+"""Kafka's error codes: number, retriable flag and message, as in Kafka 4.2, with some messages
 shortened.
 """
 
@@ -356,13 +356,13 @@ _BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 
 
 def known_code(number: int) -> ErrorCode:
-    """Return the code with this number; UNKNOWN_SERVER_ERROR for an unknown number."""
+    """Return the code with this number, or UNKNOWN_SERVER_ERROR for an unknown number."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def explain(number: int, message: str | None) -> str:
-    """Return the message of a response, or the default message of its error code, with the name of
-    the code.
+    """Return the message of a response, or the default message of its error code, together with the
+    name of the code.
     """
     code = known_code(number)
     return f"{message or code.message} ({code.name})"

@@ -1,5 +1,4 @@
-"""Errors of bytes on the wire, split by the side that caused them, like h11's local and remote
-errors.
+"""Wire errors, split by the side that caused them, like h11's local and remote errors.
 
 `WireError`: the peer violated the protocol; the connection is closed. `UnencodableValue`: the
 broker tried to send something that the protocol cannot represent, which is a bug.
@@ -7,7 +6,7 @@ broker tried to send something that the protocol cannot represent, which is a bu
 
 
 class WireError(Exception):
-    """The peer sent bytes that are not the Kafka protocol. Base of all errors of decoders."""
+    """The peer sent bytes that are not the Kafka protocol. Base class of all decoder errors."""
 
 
 class Truncated(WireError):
@@ -22,8 +21,8 @@ class Truncated(WireError):
 
 
 class InvalidLength(WireError):
-    """A declared length or count is negative, null where null is not allowed, or larger than the
-    frame allows.
+    """A declared length or count is negative, is null where null is not allowed, or is larger than
+    the frame allows.
     """
 
     def __init__(self, what: str, declared: int, allowed: int) -> None:
@@ -56,7 +55,7 @@ class InvalidText(WireError):
 
 
 class TrailingBytes(WireError):
-    """The message ended before its frame: the peer uses another version than the header
+    """The message ended before its frame, because the peer uses a different version than the header
     declares.
     """
 
@@ -84,7 +83,7 @@ class UnexpectedResponse(WireError):
 
 
 class UnsupportedApi(WireError):
-    """The API key is unknown, or the version is not served. The connection is closed, as in
+    """The API key is unknown, or the version is not supported. The connection is closed, as in
     Kafka.
     """
 
@@ -97,4 +96,4 @@ class UnsupportedApi(WireError):
 
 
 class UnencodableValue(Exception):
-    """The protocol cannot represent the value to send. This is a bug of the sender."""
+    """The protocol cannot represent the value to send. This is a bug in the sender."""

@@ -1,8 +1,8 @@
 """Frames and headers: parse request headers, and encode whole frames.
 
-A frame is an int32 size and that many bytes: a header and a body. `client_id` stays a legacy string
-in the flexible header (KIP-482). The ApiVersions response always has header v0 (KIP-511), because
-clients read it before the supported versions are negotiated.
+A frame consists of an int32 size and that many bytes: a header and a body. `client_id` stays a
+legacy string in the flexible header (KIP-482). The ApiVersions response always has header v0
+(KIP-511), because clients read it before the supported versions are negotiated.
 """
 
 import struct
@@ -68,8 +68,8 @@ def parse_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
     the connection is closed, as in Kafka.
 
-    Only ApiVersions is accepted in unknown versions, with `is_supported` false: the response is
-    error 35, encoded as v0, and its body is not read.
+    Only ApiVersions is accepted in unknown versions, with `is_supported` false: the response
+    contains error 35, encoded as v0, and the request body is not read.
     """
     try:
         api_key, version, correlation_id, client_id_bytes = _REQUEST_HEAD.unpack_from(frame)
@@ -94,7 +94,7 @@ def parse_header(frame: Buffer) -> RequestHeader:
 
 def _client_id(frame: Buffer, size_bytes: int) -> tuple[str | None, int]:
     """Return the client id and the position after it. A `Reader`, which takes twice as long, is
-    only used for null and for errors.
+    used only for null and for errors.
     """
     stop = _REQUEST_HEAD.size + size_bytes
     if 0 <= size_bytes <= len(frame) - _REQUEST_HEAD.size:
@@ -117,8 +117,8 @@ def decode_body(
     elements_max: for requests, the limit of the API (`protocol.request_limits`); for responses,
     `MAX_ELEMENTS_COUNT`.
 
-    librdkafka depends on ignored trailing bytes: its Metadata request for all topics (v9 and later)
-    ends with three extra bytes.
+    librdkafka relies on this: its Metadata request for all topics (v9 and later) ends with three
+    extra bytes.
     """
     return decode(Reader(frame, body_offset, elements_max), version)
 
@@ -130,7 +130,7 @@ def encode_response_frame(
     encode: Callable[[Writer, Message, int], None],
     message: Message,
 ) -> Writer:
-    """Encode a whole response, including the size prefix. For ApiVersions of an unknown version,
+    """Encode a complete response, including the size prefix. For ApiVersions of an unknown version,
     pass version 0.
     """
     writer = Writer(8)
@@ -150,7 +150,7 @@ def encode_request_frame(
     *,
     client_id: str | None = None,
 ) -> Writer:
-    """Encode a whole request, including the size prefix."""
+    """Encode a complete request, including the size prefix."""
     writer = Writer(SIZE_BYTES)
     writer += _REQUEST.pack(api.key, version, correlation_id)
     writer.nullable_string(client_id, flexible=False)
@@ -178,8 +178,8 @@ def decode_response(
     correlation_id: int,
     frame: Buffer,
 ) -> object:
-    """Decode the response to a request, a frame without its size prefix. Raises WireError, also if
-    it is the response to another request.
+    """Decode the response to a request from a frame without its size prefix. Raises WireError,
+    including for the response to another request.
     """
     found, body_offset = parse_response_header(api, version, frame)
     if found != correlation_id:

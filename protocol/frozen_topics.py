@@ -11,8 +11,8 @@ import msgspec
 
 
 class FrozenPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One partition of a frozen topic. record_count, size_bytes: of its ranges, estimated if a
-    snapshot ends inside an object.
+    """One partition of a frozen topic. record_count, size_bytes: totals of its ranges, estimated if
+    a snapshot ends inside an object.
     """
 
     start_offset: int
@@ -22,8 +22,8 @@ class FrozenPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot topic, or a deleted topic, whose `snapshot` is empty. keep_ms: how long it is
-    retained after `since_ms`, -1 forever.
+    """A snapshot topic or, if `snapshot` is empty, a deleted topic. keep_ms: how long it is
+    retained after `since_ms`; -1 means forever.
 
     group_offsets: committed offsets by group and partition.
     """
@@ -37,7 +37,9 @@ class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
     partitions: list[FrozenPartition]
     group_offsets: dict[str, dict[int, int]]
     of_live_topic: bool = False
-    """The topic exists. `partitions` describe its deleted records, while they can be restored."""
+    """Whether the topic exists. `partitions` then describes its deleted records while they can be
+    restored.
+    """
 
 
 encode_frozen_topic = msgspec.msgpack.Encoder().encode

@@ -1,7 +1,8 @@
-"""Tagged fields of Produce and Fetch with the new leader for NOT_LEADER_OR_FOLLOWER (KIP-951).
+"""Tagged fields of Produce and Fetch that contain the new leader after NOT_LEADER_OR_FOLLOWER
+(KIP-951).
 
 A client that supports them (Produce v10, Fetch v16) follows the leader immediately instead of
-refreshing metadata first, which is most of the cost of a planned move.
+refreshing metadata first, which would account for most of the cost of a planned move.
 """
 
 import struct
@@ -17,8 +18,8 @@ _NODE_ID: Final = struct.Struct(">i")
 
 
 class CurrentLeader(Struct, frozen=True, gc=False):
-    """The current leader of a partition in this broker's metadata. All -1 means unknown and is not
-    sent.
+    """The current leader of a partition in this broker's metadata. If all values are -1, the leader
+    is unknown and nothing is sent.
     """
 
     leader_id: int = -1
@@ -42,7 +43,7 @@ def is_known(leader: CurrentLeader | None) -> bool:
 
 
 def leader_field(tag: int, leader: CurrentLeader) -> bytes:
-    """Encode the tagged field: tag, size, leader id and epoch, no further tags."""
+    """Encode the tagged field: tag, size, leader id and epoch, no more tags."""
     return (
         bytes((tag, _LEADER.size + 1))
         + _LEADER.pack(leader.leader_id, leader.leader_epoch)

@@ -1,7 +1,8 @@
 """Hand-written encoder of Metadata, so that partitions can be encoded in advance.
 
 The bytes equal the output of `protocol.gen.metadata` (tests/unit/protocol compare all versions).
-For 10,000 partitions, the generated code takes 45 ms, and joining encoded partitions 1 ms.
+For 10,000 partitions, the generated code takes 45 ms, whereas joining encoded partitions takes 1
+ms.
 """
 
 import struct
@@ -25,8 +26,8 @@ _BOOL = struct.Struct(">?")
 
 
 class EncodedTopic(NamedTuple):
-    """head: everything except the partitions, whose list is empty. partitions: their bytes from
-    `encode_partition`.
+    """head: everything except the partitions, whose list is empty. partitions: their encoded bytes
+    from `encode_partition`.
     """
 
     head: MetadataResponseTopic

@@ -29,17 +29,17 @@ record of a log.
 
 REQUEST_ELEMENTS_MAX: Final = 35_000
 """Maximum number of array elements and tagged fields in one request, unless
-`protocol.request_limits` has another limit for its API. An element takes 1 to 2 us and 100 to 400
-bytes, so a request takes at most about 70 ms and 14 MB. The largest legitimate ones have fewer:
-OffsetCommit of 10,000 topics with one partition each has 20,000 elements, and a
-ConsumerGroupHeartbeat with as many subscribed and assigned topics 30,000.
+`protocol.request_limits` defines another limit for its API. An element takes 1 to 2 us and 100 to
+400 bytes, so a request takes at most about 70 ms and 14 MB. The largest legitimate requests have
+fewer: an OffsetCommit for 10,000 topics with one partition each has 20,000 elements, and a
+ConsumerGroupHeartbeat with as many subscribed and assigned topics has 30,000.
 """
 
 ELEMENTS_AT_ONCE_MAX: Final = 2_000
 """Maximum number of array elements and tagged fields in a request that is decoded in the event
-loop, which takes at most about 4 ms. A thread decodes longer ones
-(`broker.requests.long_requests`). No header has as many tagged fields, and no request before
-authentication.
+loop, which takes at most about 4 ms. Longer requests are decoded in a thread
+(`broker.requests.long_requests`). Headers and requests before authentication must not contain more
+tagged fields than this.
 """
 
 _NULL_UUID: Final = bytes(16)
@@ -57,7 +57,7 @@ _pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
-    """A cursor over one message. It only raises `WireError`. Every declared length or count is
+    """A cursor over one message. Raises only `WireError`. Every declared length or count is
     compared with the remaining bytes before it is used, so the allocated memory is at most a small
     multiple of the frame. Callers may move `pos` after comparing it with `end`.
     """
@@ -78,7 +78,7 @@ class Reader:
             raise TrailingBytes(self.end - self.pos)
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        """Read a run of fixed-size fields at once."""
+        """Read several fixed-size fields at once."""
         pos = self.pos
         try:
             values = layout.unpack_from(self.view, pos)
@@ -115,8 +115,8 @@ class Reader:
         return self.unpack(_I8)[0] != 0
 
     def uvarint(self) -> int:
-        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, so the one-byte path
-        comes first.
+        """Read an unsigned 32-bit varint. Nearly all of them are lengths below 127, so the one-byte
+        path comes first.
         """
         pos = self.pos
         view = self.view
@@ -183,8 +183,8 @@ class Reader:
         return value
 
     def records(self, flexible: bool) -> memoryview | None:
-        """Read record batches as a view of the frame. It is valid, and writable in place, as long
-        as the frame is.
+        """Read record batches as a view of the frame. The view is valid, and writable in place, as
+        long as the frame is.
         """
         size_bytes = self.uvarint() - 1 if flexible else self.i32()
         if size_bytes < 0:
@@ -204,7 +204,7 @@ class Reader:
         return None if raw == _NULL_UUID else UUID(bytes=raw)
 
     def nullable_count(self, flexible: bool, element_bytes: int) -> int:
-        """Read the length of an array whose elements take at least `element_bytes` each. -1 is
+        """Read the length of an array whose elements take at least `element_bytes` each. -1 means
         null.
         """
         count = self.uvarint() - 1 if flexible else self.i32()
@@ -262,7 +262,7 @@ class Reader:
         view, end, count = self.view, self.end, self.tag_count()
         pos = self.pos
         for _ in range(count):
-            # Read tags and sizes below 128 without a function call, because a request may have
+            # Read tags and sizes below 128 without a function call, because a request may contain
             # 35,000 of them.
             if pos + 1 < end and view[pos] < 0x80 and view[pos + 1] < 0x80:
                 pos += 2 + view[pos + 1]
@@ -355,8 +355,8 @@ class Writer(bytearray):
             self.i32s(values, flexible)
 
     def tagged(self, tag: int, body: "Writer") -> None:
-        """Write one tagged field. The caller first writes the number of fields, and sorts them by
-        tag.
+        """Write one tagged field. The caller must first write the number of fields, and must sort
+        them by tag.
         """
         self.uvarint(tag)
         self.uvarint(len(body))

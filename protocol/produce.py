@@ -1,8 +1,8 @@
 """Hand-written codec of Produce, the hot write path. Batches are neither copied nor re-encoded
 between socket and object store.
 
-Equivalent to `protocol.gen.produce` (property-tested). A request takes 3 us for 1 partition, 8 us
-for 10, a response 1.1 and 3.2 us, regardless of the size of the batches.
+Equivalent to `protocol.gen.produce` (property-tested). A request takes 3 us for 1 partition and 8
+us for 10, a response 1.1 us and 3.2 us, regardless of the batch size.
 """
 
 import struct
@@ -60,7 +60,9 @@ class ProduceTopic(Struct, gc=False):
 
 
 class ProduceRequest(Struct, gc=False):
-    """mirror_source: specific to Penstock, empty for producers; see `broker.partition.mirrored`."""
+    """mirror_source: specific to Penstock, and empty for producers; see
+    `broker.partition.mirrored`.
+    """
 
     transactional_id: str | None
     acks: int
@@ -86,8 +88,8 @@ class ProducePartitionResult(Struct, gc=False):
 
 def decode_produce_request(frame: memoryview, offset: int, version: int) -> ProduceRequest:
     """Read a body that begins at `offset` of `frame`. Raises `WireError`, or `TooManyElements` if
-    there are more than `ELEMENTS_AT_ONCE_MAX` elements. Takes about 1 us per partition, regardless
-    of its size.
+    there are more than `ELEMENTS_AT_ONCE_MAX` elements. This takes about 1 us per partition,
+    regardless of its size.
     """
     return read_produce_request(Reader(frame, offset, ELEMENTS_AT_ONCE_MAX), version)
 
@@ -185,8 +187,8 @@ def encode_produce_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Writer:
-    """Encode a whole frame, including the size prefix. Fields that the version does not have are
-    omitted.
+    """Encode a complete frame, including the size prefix. Fields that do not exist in the version
+    are omitted.
     """
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _TOPIC_ID_FROM
     writer = Writer(9 if flexible else 8)

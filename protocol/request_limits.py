@@ -1,8 +1,8 @@
 """Maximum number of elements in one request, by API. See docs/design/fairness.md.
 
 `REQUEST_ELEMENTS_MAX` elements take about 70 ms of CPU at 2 us each to decode, look up and encode.
-APIs with more expensive elements have a lower limit; APIs with cheap ones, such as replica ids,
-have a higher one. Requests for 10,000 partitions or 5,000 groups always fit.
+APIs with more expensive elements have a lower limit; APIs with cheaper elements, such as replica
+ids, have a higher limit. Requests for 10,000 partitions or 5,000 groups always fit.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX
 
 @dataclass(frozen=True, slots=True)
 class ThingsLimit:
-    """A limit on one kind of elements. count: counts them in a decoded request."""
+    """A limit on one type of element. count: counts these elements in a decoded request."""
 
     name: str
     max: int
@@ -38,7 +38,7 @@ _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     apis.CREATE_TOPICS.key: _WITH_REPLICAS,
     apis.CREATE_PARTITIONS.key: _WITH_REPLICAS,
     apis.ALTER_PARTITION_REASSIGNMENTS.key: _WITH_REPLICAS,
-    # 6 us per resource, and 10 us for one with a config change.
+    # 6 us per resource, 10 us with a config change.
     apis.DESCRIBE_CONFIGS.key: 12_000,
     apis.ALTER_CONFIGS.key: 14_000,
     apis.INCREMENTAL_ALTER_CONFIGS.key: 14_000,
@@ -60,7 +60,7 @@ _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     apis.ALTER_USER_SCRAM_CREDENTIALS.key: 6_000,
     apis.DELETE_SHARE_GROUP_OFFSETS.key: 15_000,
     apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: 20_500,
-    # Brokers send these, 2,000 markers or 1,000 states at once: 14 to 25 us each.
+    # Sent by brokers, with 2,000 markers or 1,000 states at once: 14 to 25 us each.
     apis.WRITE_TXN_MARKERS.key: 15_000,
     apis.INITIALIZE_SHARE_GROUP_STATE.key: 4_000,
     apis.READ_SHARE_GROUP_STATE.key: 4_000,

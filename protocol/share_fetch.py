@@ -1,5 +1,5 @@
-"""Encode ShareFetch responses without copying record batches. The generated codec decodes requests,
-and responses in tests and tools.
+"""Encode ShareFetch responses without copying record batches. The generated codec decodes requests
+and, in tests and tools, responses.
 """
 
 import struct
@@ -45,7 +45,7 @@ def encode_share_fetch_response(
     lock_timeout_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Return the whole frame. Batches are views. Raises UnencodableValue."""
+    """Return the complete frame. Batches are views. Raises UnencodableValue."""
     head = tail = Writer(_HEAD.size)
     frame: list[Buffer] = [head]
     try:

@@ -1,7 +1,7 @@
 """Write the throttle time into an encoded response (KIP-124, KIP-219).
 
-The throttle time is only known after the response is encoded. Nearly all responses contain it as
-their first or last field, so it can be patched; the Produce handler writes it itself. The tables
+The throttle time is known only after the response has been encoded. Nearly all responses contain it
+as their first or last field, so it can be patched; the Produce handler writes it itself. The tables
 agree with the generated codecs (property-tested).
 """
 
@@ -41,7 +41,9 @@ _LAST: Final = frozenset(
         apis.DESCRIBE_DELEGATION_TOKEN.key,
     }
 )
-"""APIs with the field at the end, before the empty tagged fields of flexible versions."""
+"""APIs with the field at the end of the body, before the empty tagged fields of flexible
+versions.
+"""
 
 WITHOUT: Final = frozenset(
     {
@@ -58,11 +60,11 @@ WITHOUT: Final = frozenset(
         apis.READ_SHARE_GROUP_STATE_SUMMARY.key,
     }
 )
-"""APIs without the field, or, for Produce and ApiVersions, without a fixed position."""
+"""APIs without the field or, for Produce and ApiVersions, without a fixed position for it."""
 
 
 def write_throttle(api: ApiSpec, version: int, head: bytearray, throttle_ms: int) -> None:
-    """Write the time into the first buffer of a whole frame, if the version has the field."""
+    """Write the time into the first buffer of a complete frame, if the version has the field."""
     if api.key in WITHOUT or version < FIRST_FROM.get(api.key, 0):
         return
     if api.key in _LAST:

@@ -16,7 +16,7 @@ NO_TOPIC_ID: Final = UUID(int=0)
 def write_topic_key(
     writer: Writer, api: ApiSpec, version: int, topic: TopicKey, *, by_id: bool
 ) -> None:
-    """Write the id or the name. Raises UnencodableValue if `topic` is the other one."""
+    """Write the id or the name. Raises UnencodableValue if `topic` is of the other type."""
     if by_id:
         if isinstance(topic, str):
             raise UnencodableValue(

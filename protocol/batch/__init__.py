@@ -1,1 +1,1 @@
-"""Kafka record batches: headers without copies, records only where they are needed."""
+"""Kafka record batches: headers are read without copies, and records only where needed."""

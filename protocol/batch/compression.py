@@ -1,4 +1,4 @@
-"""Compress and decompress Kafka batches with the four codecs, with a limit on the output.
+"""Compress and decompress Kafka batches with the four codecs, limiting the size of the output.
 
 Never allocates more than the limit, and ignores declared lengths. Snappy has two framings: raw
 (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama). Both are read; raw is
@@ -37,12 +37,12 @@ _OUTPUT_TOO_SMALL = "failed to write whole buffer"
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES = 16
 _SNAPPY_RATIO_MAX = 32
-"""Largest accepted ratio of a raw snappy block. A copy element of 3 bytes yields at most 64 bytes,
-so a block that declares more than this per byte is invalid.
+"""Maximum accepted compression ratio of a raw snappy block. A copy element of 3 bytes yields at
+most 64 bytes, so a block that declares a higher ratio is invalid.
 """
 
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
-"""Magic, version 1 with independent blocks, blocks of 64 KiB, checksum of these two bytes."""
+"""Magic, version 1 with independent blocks, block size 64 KiB, checksum of these two bytes."""
 _LZ4_HEADER_BYTES = len(_LZ4_FRAME_HEADER)
 _LZ4_BLOCK_BYTES = 64 << 10
 _LZ4_BLOCK_BYTES_MAX = {
@@ -52,7 +52,7 @@ _LZ4_BLOCK_BYTES_MAX = {
     bytes.fromhex("04224d18607073"): 4 << 20,
 }
 """The maximum block size by frame header, for frames of independent blocks without checksums and
-content size, as Java's and librdkafka's producers write them.
+content size, which is what the Java and librdkafka producers write.
 """
 _LZ4_UNCOMPRESSED = 1 << 31
 _LZ4_END_MARK = bytes(4)
@@ -91,8 +91,8 @@ def _compress_lz4(data: memoryview) -> bytes:
 def decompress_mapped(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Like `decompress`, but for use in a thread: codecs release the GIL. The result is in mapped
-    memory, because zeroing a bytearray of 64 MiB would hold the GIL for 30 ms.
+    """Like `decompress`, but for use in a thread, because the codecs release the GIL. The result is
+    in mapped memory, because zeroing a bytearray of 64 MiB would hold the GIL for 30 ms.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -104,8 +104,8 @@ def decompress_mapped(
 def decompress(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Return the decompressed bytes; `data` itself if it is not compressed. Raises BatchCorrupt for
-    unknown codecs, damage and decompression bombs.
+    """Return the decompressed bytes, or `data` itself if it is not compressed. Raises BatchCorrupt
+    for unknown codecs, damage and decompression bombs.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -115,8 +115,8 @@ def decompress(
 
 
 class ReusingInflater:
-    """Decompresses batches one after the other into reused memory, at most as much as the largest
-    batch needed. A decompression bomb of 64 MiB takes 73 ms with fresh memory, and 11 ms with
+    """Decompresses batches one after another into reused memory, which grows to the size of the
+    largest batch. A decompression bomb of 64 MiB takes 73 ms with fresh memory, and 11 ms with
     reused memory.
     """
 
@@ -189,17 +189,17 @@ class Inflater:
             except cramjam.DecompressionError as error:
                 if str(error) != _OUTPUT_TOO_SMALL:
                     raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
-            # The codecs stop at the end of the output; retry with more space, up to the limit.
+            # The codecs stop at the end of the output, so retry with more space, up to the limit.
             if capacity >= self._bytes_max:
                 raise BatchTooLarge(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
     def renew(self, bytes_min: int) -> None:
-        """Allocate a new `output` of at least this size. Views of the old one keep it alive."""
+        """Allocate a new `output` of at least this size. Views of the old output keep it alive."""
         self.output = bytearray(bytes_min)
 
     def _room(self, used: int, bytes_min: int) -> int:
-        """Return how many bytes may follow the first `used`, at least `bytes_min`."""
+        """Return the number of bytes that may follow the first `used`, at least `bytes_min`."""
         if len(self.output) - used < bytes_min:
             grown = self._allocate(used + bytes_min)
             # Assign to a view: assigning to a bytearray would copy the bytes twice.
@@ -208,9 +208,9 @@ class Inflater:
         return min(self._bytes_max, len(self.output) - used)
 
     def _lz4_blocks(self, data: memoryview, used: int, plain_bytes_max: int) -> int | None:
-        """Return the end of the decompressed bytes; None for frames that cramjam must read as a
-        whole: with other headers, damaged or too large. This takes 0.6 to 0.8 times the CPU of
-        cramjam, which first copies whole frames to new memory.
+        """Return the end of the decompressed bytes, or None for frames that cramjam must read as a
+        whole because they have a different header, are damaged or are too large. This takes 0.6 to
+        0.8 times the CPU of cramjam, which first copies whole frames to new memory.
         """
         block_bytes_max = _LZ4_BLOCK_BYTES_MAX.get(bytes(data[:_LZ4_HEADER_BYTES]))
         if block_bytes_max is None:
@@ -224,7 +224,7 @@ class Inflater:
             if not word:
                 return end if position == len(data) else None
             size_bytes = word & ~_LZ4_UNCOMPRESSED
-            # For many small blocks, this loop would take longer than cramjam.
+            # This loop would take longer than cramjam for many small blocks.
             if not is_full or not 0 < size_bytes <= block_bytes_max:
                 return None
             if not plain_bytes_max and len(self.output) - end < block_bytes_max:
@@ -273,7 +273,7 @@ class Inflater:
             if declared > bytes_max:
                 raise BatchTooLarge(f"records decompress to more than {self._bytes_max} bytes")
             if len(self.output) - used < declared:
-                # Xerial input has dozens of blocks: growing by half limits the copies.
+                # Xerial input has dozens of blocks, so growing by half limits the copies.
                 self._room(used, max(declared, min(bytes_max, used // 2)))
             return used + cramjam.snappy.decompress_raw_into(
                 block, memoryview(self.output)[used : used + declared]

@@ -1,5 +1,5 @@
-"""Encode and decode control batches, the markers that end transactions (KIP-98), byte for byte as
-Kafka does.
+"""Encode and decode control batches (the markers that end transactions, KIP-98), byte for byte like
+Kafka.
 
 A marker is one record in a transactional control batch without a sequence. The serial of the
 transaction is in a record header, which Kafka's clients and tools ignore.
@@ -33,7 +33,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
     serial: int = NO_SERIAL
     """The serial of the transaction. It increases with each transaction of the producer within one
-    coordinator epoch. NO_SERIAL if the sender provided none.
+    coordinator epoch. NO_SERIAL if the sender did not provide one.
     """
 
 
@@ -54,8 +54,8 @@ def encode_marker(
 
 
 def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marker:
-    """Decode a control batch whose header contains this producer. Raises BatchCorrupt for anything
-    but a commit or an abort.
+    """Decode a control batch whose header contains this producer. Raises BatchCorrupt unless the
+    batch is a commit or an abort.
     """
     try:
         (record,) = decode_records(batch)
@@ -72,7 +72,7 @@ def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marke
 
 
 def _serial(headers: tuple[Header, ...]) -> int:
-    """Return the serial in the headers, or NO_SERIAL. Raises struct.error for a value of another
+    """Return the serial in the headers, or NO_SERIAL. Raises struct.error for a value of the wrong
     size.
     """
     for key, value in headers:

@@ -1,4 +1,4 @@
-"""Read and patch the headers of Kafka v2 record batches in place, without copying payload or
+"""Read and patch the headers of Kafka v2 record batches in place, without copying the payload or
 reading records.
 
 The CRC32C of a batch covers everything after the CRC field. Base offset and leader epoch are before
@@ -16,7 +16,7 @@ from penstock.protocol.batch.errors import BatchCorrupt
 
 HEADER_BYTES = 61
 BATCH_OVERHEAD = 12
-"""Bytes that `batch_length` does not count: base offset and the length itself."""
+"""Bytes that `batch_length` does not include: the base offset and the length itself."""
 
 MAGIC = 2
 CRC_AT = 17
@@ -69,10 +69,10 @@ def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> boo
 
 def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
     """Return the newest timestamp of several batches or blocks for an index. parts: the newest
-    timestamp and the number of records of each.
+    timestamp and the record count of each part.
 
     If any newest timestamp is unknown, the result is `~newest`, where `newest` is the newest known
-    timestamp (0 if there is none): readers then search all parts, and retention uses the known
+    timestamp (0 if there is none): readers then search all parts, while retention uses the known
     timestamp.
     """
     newest_ms, is_known = -1, True
@@ -129,11 +129,11 @@ class BatchHeader(NamedTuple):
     @property
     def min_timestamp_ms(self) -> int:
         """Return a lower bound of the record timestamps; OLDEST_UNKNOWN if the header contains
-        none. -1 without records.
+        none, or -1 if there are no records.
 
-        The base timestamp is not a bound: it belongs to the first record, or is the delete horizon,
-        and later records may be older. In a batch with log append time or a single record, max
-        timestamp is the only timestamp, unless the header is inconsistent.
+        The base timestamp is not a bound: it is either the timestamp of the first record, and later
+        records may be older, or the delete horizon. In a batch with log append time or a single
+        record, max timestamp is the only timestamp, unless the header is inconsistent.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -145,11 +145,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def newest_timestamp_ms(self) -> int:
-        """Return an upper bound of the record timestamps; NEWEST_UNKNOWN if the header is
+        """Return an upper bound of the record timestamps, or NEWEST_UNKNOWN if the header is
         inconsistent.
 
-        sarama writes max timestamp -1, and a batch that was stored without a record check may have
-        any. The base timestamp is that of the first record, unless it is the delete horizon.
+        sarama writes a max timestamp of -1, and a batch that was stored without a record check may
+        have any value. The base timestamp is that of the first record unless it is the delete
+        horizon.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -162,7 +163,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def index_timestamp_ms(self) -> int:
-        """Return the newest timestamp for indexes: -1 if unknown."""
+        """Return the newest timestamp for indexes, or -1 if unknown."""
         newest_ms = self.newest_timestamp_ms
         return -1 if newest_ms == NEWEST_UNKNOWN else newest_ms
 
@@ -176,8 +177,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Return when log compaction may remove the tombstones or the marker of this batch; None
-        before the first pass. It is stored in the base timestamp (KIP-534).
+        """Return the time from which log compaction may remove the tombstones or the marker of this
+        batch; None before the first pass. It is stored in the base timestamp (KIP-534).
         """
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
@@ -190,8 +191,8 @@ class BatchSpan(NamedTuple):
 
 
 def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """Return the header at `at`, in 0.6 us. Raises BatchCorrupt unless the whole batch is in the
-    buffer and its offsets fit into 64 bits. Does not check the CRC.
+    """Return the header at `at`. This takes 0.6 us. Raises BatchCorrupt unless the whole batch is
+    in the buffer and its offsets fit into 64 bits. Does not check the CRC.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -211,8 +212,8 @@ def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
 
 
 def batch_span(buf: Buffer, at: int = 0) -> BatchSpan:
-    """Return only the fields for iteration and planning, in 0.5 us, faster than `parse_header`.
-    Raises BatchCorrupt in the same cases.
+    """Return only the fields for iteration and planning. This takes 0.5 us, less than
+    `parse_header`. Raises BatchCorrupt in the same cases.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -251,8 +252,8 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_crc(buf: Buffer, at: int = 0) -> bool:
-    """Return whether the batch at `at` matches its CRC32C, at 27 GB/s. Raises BatchCorrupt if its
-    header is invalid.
+    """Return whether the batch at `at` matches its CRC32C. This processes 27 GB/s. Raises
+    BatchCorrupt if its header is invalid.
     """
     size_bytes = batch_span(buf, at).size_bytes
     (expected,) = _CRC.unpack_from(buf, at + CRC_AT)
@@ -260,8 +261,8 @@ def check_crc(buf: Buffer, at: int = 0) -> bool:
 
 
 def record_count_of(buf: memoryview | None) -> int | None:
-    """Return the number of records of the batch at the beginning of a buffer, without any check;
-    None if its header is not complete.
+    """Return the number of records of the batch at the beginning of a buffer, without any check, or
+    None if its header is incomplete.
     """
     if buf is None or len(buf) < HEADER_BYTES:
         return None

@@ -1,8 +1,8 @@
 """Encode and decode the records in batches, for timestamp lookups, internal topics, the meta stream
 and log compaction.
 
-Takes 2 to 3 us per record, which is too slow for the produce and fetch paths; they do not decode
-batches.
+This takes 2 to 3 us per record, which is too slow for the produce and fetch paths, so these do not
+decode batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,14 +37,14 @@ Header = tuple[str, bytes | None]
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _RECORD_BYTES_MIN = 7
-"""Size of the smallest record: length, attributes, two deltas, two lengths, header count. N bytes
-contain at most N / 7 records.
+"""Size of the smallest record: length, attributes, two deltas, two lengths, header count. Thus, N
+bytes contain at most N / 7 records.
 """
 
 
 RECORDS_SEARCHED_MAX = 100_000
-"""Maximum number of records of one batch that a timestamp lookup or key check decodes, in 0.2 s in
-a thread. A megabyte of compressed records may contain a hundred times as many.
+"""Maximum number of records of one batch that a timestamp lookup or key check decodes, which takes
+0.2 s in a thread. A megabyte of compressed records may contain a hundred times as many.
 """
 
 
@@ -59,8 +59,8 @@ class Record(NamedTuple):
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Return all records of the batch at the start of `batch`. If several have the same offset,
-    return the first, as Kafka's consumers do. Raises BatchCorrupt.
+    """Return all records of the batch at the start of `batch`. If several records have the same
+    offset, return the first one, like Kafka's consumers. Raises BatchCorrupt.
     """
     records: list[Record] = []
     newest = parse_header(batch).base_offset - 1
@@ -103,7 +103,7 @@ def newest_timestamp(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     in_thread: bool = False,
 ) -> int:
-    """Return the newest timestamp of the records of [start_offset, end_offset), -1 if there are
+    """Return the newest timestamp of the records in [start_offset, end_offset), or -1 if there are
     none. Raises BatchCorrupt, BatchTooLarge. in_thread: as for `first_record_at_or_after`.
     """
     inflate = decompress_mapped if in_thread else decompress
@@ -127,10 +127,10 @@ def iter_records(
     """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt
     unless CRC, count, lengths and offsets agree.
 
-    Offsets may repeat and decrease: Kafka's brokers accept that. Invalid UTF-8 in header keys
-    becomes surrogates (PEP 383), which `encode_batch` reverts.
+    Offsets may repeat and decrease, because Kafka's brokers accept this. Invalid UTF-8 in header
+    keys becomes surrogates (PEP 383), which `encode_batch` reverts.
 
-    copies: if not set, keys and values are views.
+    copies: whether keys and values are copied; otherwise, they are views.
     """
     header = parse_header(batch)
     if not check_crc(batch):
@@ -142,7 +142,7 @@ def iter_records(
     )
     if header.record_count > len(data) // _RECORD_BYTES_MIN:
         raise BatchCorrupt(f"{header.record_count} records do not fit into {len(data)} bytes")
-    # `bytes` are indexed and sliced twice as fast as a view.
+    # Indexing and slicing `bytes` is twice as fast as a view.
     plain = bytes(data) if copies else cast("bytes", data)
     at = 0
     for _ in range(header.record_count):
@@ -224,8 +224,9 @@ def encode_batch(
     """Return a batch with its CRC. The offsets of `records` increase from base_offset; they may
     have gaps, as in compacted logs.
 
-    last_offset: the last offset that the batch covers, by default the offset of its last record.
-    attributes: the bits other than compression. Raises ValueError for offsets that do not fit.
+    last_offset: the last offset covered by the batch, by default the offset of its last record.
+    attributes: the bits except those for compression. Raises ValueError for offsets that do not
+    fit.
     """
     data, base_timestamp_ms = bytearray(), records[0].timestamp_ms if records else -1
     previous = base_offset - 1

@@ -1,8 +1,8 @@
 """Find the intact records of a damaged batch.
 
 The length of a record determines where the next one begins, regardless of errors inside the record;
-after an invalid length, no further records can be found. Each offset of the batch is returned at
-most once. Takes 2 us per record, which is acceptable because such batches are rare.
+after an invalid length, no more records can be found. Each offset of the batch is returned at most
+once. This takes 2 us per record, which is acceptable because such batches are rare.
 """
 
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ BAD_RECORD_LENGTH: Final = "a record's length exceeds the end of its batch"
 
 
 class LostRecords(NamedTuple):
-    """Offsets of a batch, relative to its base offset, without readable records, and the reason."""
+    """Offsets of a batch without readable records, relative to its base offset, and the reason."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class LostRecords(NamedTuple):
 
 
 class SoundRecords(NamedTuple):
-    """data: `record_count` whole records, one after the other."""
+    """data: `record_count` whole records, one after another."""
 
     data: bytes
     record_count: int
@@ -74,7 +74,7 @@ def sound_records(data: bytes, record_count: int, last_delta: int, taken: int = 
 def decode_sound(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[list[Record], list[LostRecords]]:
-    """Return the readable records of the batch at the start of `batch`, and the lost ones. Raises
+    """Return the readable records and the lost records of the batch at the start of `batch`. Raises
     BatchCorrupt for an unreadable header.
     """
     try:
@@ -112,7 +112,7 @@ def _body(data: bytes, at: int) -> tuple[int, int] | str:
 
 
 def _check(data: bytes, at: int, end: int) -> tuple[str, int | None]:
-    """Return the reason why a record is invalid ("" if it is valid), and its offset delta if
+    """Return the reason why a record is invalid ("" if it is valid), and its offset delta if it is
     readable.
     """
     delta: int | None = None

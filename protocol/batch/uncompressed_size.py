@@ -1,7 +1,7 @@
 """Determine the uncompressed size of a batch from the sizes declared in its compressed bytes.
 
-O(1) per batch, or per block of xerial snappy; nothing is decompressed. Producers declare the size
-and it is not verified: use it for planning, never for allocation.
+This takes O(1) per batch, or per block of xerial snappy; nothing is decompressed. The size is
+declared by producers and not verified, so use it for planning, never for allocation.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from penstock.protocol.batch.walk import PlainSize
 UNCOMPRESSED_UNKNOWN: Final = 0
 
 _DECLARED_BYTES_MAX: Final = (1 << 31) - 1
-"""Largest plausible size: a Java client cannot store more in one batch, so a larger number means
-damage.
+"""Largest plausible size: a Java client cannot store more in one batch, so a larger number
+indicates damage.
 """
 
 _XERIAL_BLOCKS_MAX: Final = 1_024
-"""Maximum number of blocks that are examined. Clients write blocks of 32 KiB, so these are 32 MiB
-of records; examining them takes 0.5 ms.
+"""Maximum number of blocks that are examined. Clients write blocks of 32 KiB, so this corresponds
+to 32 MiB of records; examining them takes 0.5 ms.
 """
 
 _ZSTD_BLOCKS_MAX: Final = 1_024
-"""Maximum number of blocks that are examined: 128 MiB if all are full; examining them takes 0.3
-ms.
+"""Maximum number of blocks that are examined: 128 MiB if all blocks are full; examining them takes
+0.3 ms.
 """
 _ZSTD_BLOCK_BYTES: Final = 128 << 10
 _ZSTD_RLE: Final = 1
@@ -42,8 +42,8 @@ def uncompressed_bytes(compression: int, batch: Buffer) -> int:
     """Return the uncompressed size of one whole batch including its header, or UNCOMPRESSED_UNKNOWN
     if its compressed bytes do not declare it.
 
-    gzip declares the size modulo 2^32, and only of the last member; zstd and lz4 declare the size
-    of the first frame, if it was known when compression began.
+    gzip declares the size modulo 2^32, and only that of the last member; zstd and lz4 declare the
+    size of the first frame, if it was known when compression began.
     """
     if compression == Compression.NONE:
         return len(batch)
@@ -85,14 +85,14 @@ def _lz4(data: memoryview) -> int | None:
 
 
 def _zstd(data: memoryview) -> int | None:
-    """Return the frame content size, if there is one."""
+    """Return the frame content size if there is one."""
     head = _zstd_head(data)
     return None if head is None else head[1]
 
 
 def _zstd_head(data: memoryview) -> tuple[int, int | None] | None:
-    """Return the position after the header of a frame, and the content size. It follows the window
-    descriptor, which a frame in a single segment lacks, and the dictionary id.
+    """Return the position after the header of a frame, and the content size. The content size
+    follows the window descriptor, which a single-segment frame lacks, and the dictionary id.
     """
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return None
@@ -109,7 +109,7 @@ def _zstd_head(data: memoryview) -> tuple[int, int | None] | None:
 
 
 def zstd_size(data: memoryview) -> PlainSize | None:
-    """Return the decompressed size of the blocks in one zstd frame; None if it cannot be
+    """Return the decompressed size of the blocks in one zstd frame, or None if it cannot be
     determined. Java's producer compresses a stream, so it does not write the content size.
     """
     try:
@@ -126,7 +126,7 @@ def zstd_size(data: memoryview) -> PlainSize | None:
             most += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else size_bytes
             if block & 1:
                 at += 4 if data[4] & 4 else 0
-                # Encoders split some blocks, so not all are full.
+                # Encoders split some blocks, so not all blocks are full.
                 return PlainSize(most * 3 // 4, most) if at == len(data) else None
     except IndexError:
         pass

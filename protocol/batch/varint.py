@@ -12,8 +12,8 @@ _VARLONG_BITS_MAX = 64
 
 
 def read_varint(buf: Indexed, at: int, end: int) -> tuple[int, int]:
-    """Return (value, position after it) of a 32-bit value. One byte, as for most lengths and
-    deltas, is the fast path, which takes 0.15 us.
+    """Return (value, position after it) of a 32-bit value. The fast path for a single byte, which
+    suffices for most lengths and deltas, takes 0.15 us.
     """
     if at < end:
         byte = buf[at]

@@ -1,8 +1,8 @@
 """Validate the records of a batch: whether they are intact, their newest timestamp, and which of
-them violate the rules of their topic.
+them violate the rules of the topic.
 
 Native code does this at 10 to 100 GB/s without the GIL (`native/walk.c`, docs/design/produce.md).
-On a platform without it, Python takes 2 us per record.
+On platforms without it, Python takes 2 us per record.
 """
 
 import ctypes
@@ -80,8 +80,8 @@ class RecordFault(NamedTuple):
 
 
 class PlainSize(NamedTuple):
-    """The decompressed size of blocks: at most `most`, and less than `least` only with an unusual
-    encoder.
+    """The decompressed size of blocks: at most `most`, and less than `least` only if the encoder is
+    unusual.
     """
 
     least: int
@@ -89,9 +89,9 @@ class PlainSize(NamedTuple):
 
 
 class WalkFinding(NamedTuple):
-    """The result of validating a batch. code: DONE, or why record `at`, counted from 0, is invalid.
-    errors: the first ERRORS_MAX of `error_count` faults. max_timestamp_ms: -1 if no timestamp is
-    higher.
+    """The result of validating a batch. code: DONE, or the reason why record `at`, counted from 0,
+    is invalid. errors: the first ERRORS_MAX of `error_count` faults. max_timestamp_ms: the newest
+    timestamp, or -1 if no timestamp is higher.
     """
 
     code: int
@@ -102,7 +102,7 @@ class WalkFinding(NamedTuple):
 
 
 class Walker:
-    """Validates one batch after the other. Not thread-safe."""
+    """Validates one batch after another. Not thread-safe."""
 
     __slots__ = ("_at", "_job")
 
@@ -132,9 +132,9 @@ class Walker:
         return WalkFinding(code, job[_INDEX], job[_MAX_TIMESTAMP], job[_ERRORS], errors)
 
     def lz4_frame(self, data: memoryview) -> PlainSize | None:
-        """Return the decompressed size, or None if the bytes are not one lz4 frame that Kafka can
-        read: with independent blocks, without a dictionary, empty blocks and trailing bytes. Does
-        not check checksums.
+        """Return the decompressed size, or None unless the bytes are a single lz4 frame that Kafka
+        can read: with independent blocks, and without a dictionary, empty blocks or trailing bytes.
+        Does not check checksums.
         """
         if _native is None or not data:
             return lz4_frame_in_python(data)
@@ -250,7 +250,7 @@ def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
             return PlainSize(before, most) if len(frame) - at == behind_frame else None
         length = word & 0x7FFFFFFF
         if not length:
-            return None  # Java clients treat it as the end of the frame
+            return None  # Java clients treat an empty block as the end of the frame
         at += length + behind_block
         before = most
         most += min(256 << (sizes >> 3), length if word >> 31 else _LZ4_RATIO_MAX * length)

@@ -1,8 +1,8 @@
 """A connection of an asyncio task to one broker.
 
-Invariants: one request at a time (the caller ensures that). After an error or a cancelled request,
-the connection cannot be reused, because a late response could be taken for the response to the next
-request. Does not retry, enforce timeouts, or interpret responses.
+Invariants: one request at a time (the caller ensures this). After an error or a cancelled request,
+the connection cannot be reused, because a late response could be mistaken for the response to the
+next request. There are no retries or timeouts, and responses are not interpreted.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class AsyncConnection:
         """Send a request and return the response, decoded as this message type. Raises OSError,
         EOFError, WireError.
 
-        version: None for the highest one.
+        version: None for the highest version.
         """
         if self._writer.is_closing():
             # uvloop raises RuntimeError if a transport is written to after a reset
@@ -87,8 +87,8 @@ class AsyncConnection:
         return response
 
     async def greet(self) -> None:
-        """Send the first request of every client, which needs no login. Raises the errors of
-        `send_request`, and WireError if the peer responds with an error.
+        """Send the first request of every client, which does not require a login. Raises the errors
+        of `send_request`, and WireError if the peer responds with an error.
         """
         found = await self.send_request(
             API_VERSIONS,
@@ -100,10 +100,10 @@ class AsyncConnection:
             raise WireError(f"ApiVersions failed with error {found.error_code}")
 
     async def wait_closed(self) -> None:
-        """Return when the broker has closed the connection or its process has ended."""
+        """Wait until the broker has closed the connection or its process has ended."""
         with suppress(OSError):
             while await self._reader.read(_DISCARD_BYTES):
-                pass  # brokers do not send anything unrequested
+                pass  # brokers never send unsolicited data
 
     @property
     def has_ended(self) -> bool:

@@ -2,7 +2,7 @@
 
 Invariants: one request at a time, so each thread has its own `Brokers`. A failure is a KafkaFailed.
 If a broker does not respond or is no longer responsible, cached leaders and coordinators are
-dropped and Moved is raised, which `retried` retries for at most RETRY_S.
+dropped and Moved is raised; `retried` then retries for at most RETRY_S.
 """
 
 import time
@@ -29,7 +29,7 @@ from penstock.protocol.offset_specs import LATEST
 
 RETRY_S: Final = 10.0
 SILENT_S: Final = 10.0
-"""How long a broker is skipped after it accepted a connection but did not respond."""
+"""How long a broker is skipped after it has accepted a connection but not responded."""
 PAUSE_S: Final = 0.2
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -70,7 +70,7 @@ class _Known:
 
 
 class Brokers:
-    """Use as a context manager. Connects on demand."""
+    """The client. Use it as a context manager. It connects on demand."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Brokers:
         negotiates: bool = False,
         skipped: Collection[int] = (),
     ) -> None:
-        """moved: error codes after which a request is retried. negotiates: as for `Connection`.
+        """moved: error codes that cause a request to be retried. negotiates: as for `Connection`.
         skipped: ids of brokers that `nodes` and `known_ends` omit because they do not respond.
         """
         self.access = access
@@ -124,8 +124,9 @@ class Brokers:
         timeout_s: float = TIMEOUT_S,
         version: int | None = None,
     ) -> _T:
-        """Send a request to a broker; None: to any. Raises BrokerGone if it does not respond; the
-        next request may go to another one. version: None for the newest one of `BY_NAME`.
+        """Send a request to a broker, or to any broker for None. Raises BrokerGone if it does not
+        respond; the next request may be sent to another one. version: None for the newest version
+        in `BY_NAME`.
         """
         connection = self._connection(node, timeout_s)
         if version is None:
@@ -147,8 +148,8 @@ class Brokers:
     def retried(
         self, send_request: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
-        """Return the result of `send_request`; retry while it raises Moved. ends_at: the deadline
-        on the clock of `time.monotonic`; None for RETRY_S from now, or less if the context limits
+        """Return the result of `send_request`; retry while it raises Moved. ends_at: the deadline,
+        according to `time.monotonic`; None for RETRY_S from now, or less if the context limits
         waits.
         """
         if ends_at is None:
@@ -162,7 +163,7 @@ class Brokers:
             time.sleep(pause_s)
 
     def check(self, code: int, message: str | None, failed: str) -> None:
-        """Raise Refused for a code that is not 0; Moved if another broker is responsible."""
+        """Raise Refused for a code other than 0, or Moved if another broker is responsible."""
         if code in self._moved:
             raise self.moved(f"{failed}: {explain(code, message)}")
         check(code, message, failed)
@@ -181,7 +182,7 @@ class Brokers:
         *,
         node: int | None = None,
     ) -> metadata.MetadataResponse:
-        """Return the brokers and the given topics, or all topics for None. node: see
+        """Return the brokers and the given topics, or all topics if None. node: see
         `send_request`.
         """
         requested = (
@@ -208,7 +209,7 @@ class Brokers:
 
     def of_all(self, send_request: Callable[[int], _T]) -> tuple[dict[int, _T], dict[int, str]]:
         """Return the results of `send_request` by broker, and the errors of brokers that do not
-        respond. Raises KafkaFailed if none responds, or one rejects the request.
+        respond. Raises KafkaFailed if no broker responds or any rejects the request.
         """
         found: dict[int, _T] = {}
         problems: dict[int, str] = {}
@@ -272,10 +273,10 @@ class Brokers:
         *,
         committed: bool = False,
     ) -> dict[Partition, int]:
-        """Return the offset of each partition at a timestamp, -1 if there is none.
+        """Return the offset of each partition at a timestamp, or -1 if there is none.
 
-        timestamp: one of `offset_specs`, or milliseconds since 1970, for all or by partition.
-        committed: the latest offset is the last stable one.
+        timestamp: one of `offset_specs`, or milliseconds since 1970, for all partitions or by
+        partition. committed: whether the latest offset is the last stable one.
         """
         keys = list(wanted)
         times = timestamp if isinstance(timestamp, Mapping) else dict.fromkeys(keys, timestamp)
@@ -384,7 +385,7 @@ class Brokers:
             self.forget()
             raise BrokerGone(str(error)) from None
         except AuthenticationRefused:
-            raise  # rejected by this broker, and therefore by the others
+            raise  # rejected by this broker, and thus by all others
         except KafkaFailed as error:
             raise self.moved(str(error)) from None
 

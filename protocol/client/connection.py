@@ -26,15 +26,15 @@ from penstock.protocol.sasl.login import SaslLogin
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 TIMEOUT_S: Final = 35.0
-"""Timeout of a request, which is longer than brokers wait for the controller."""
+"""Timeout of a request, which is longer than a broker's wait for the controller."""
 _CONNECT_TIMEOUT_S: Final = 5.0
 _GREETING_TIMEOUT_S: Final = 1.0
-"""Longest wait for the first response of a broker if others can be tried. Even a hung broker may
+"""Maximum wait for the first response of a broker if others can be tried. Even a hung broker may
 accept connections.
 """
 FIRST_RESPONSE_S: Final = 5.0
-"""Longest wait for the first response of the last broker, which a broker can send without any
-work.
+"""Maximum wait for the first response of the last broker. Brokers can send this response without
+any work.
 """
 _TLS_ALERT: Final = b"\x15\x03"
 _ALERTS: Final = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE")
@@ -49,7 +49,7 @@ def wait_at_most(seconds: float) -> None:
 
 
 def patience_s() -> float:
-    """Return how long a request in this context may wait."""
+    """Return the maximum wait of a request in this context."""
     return _patience_s.get()
 
 
@@ -61,28 +61,28 @@ class Access(Protocol):
 
     @property
     def who(self) -> str:
-        """The user name, for messages."""
+        """The user name, used in messages."""
         ...
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return a context for connections; None without TLS."""
+        """Return a context for connections, or None without TLS."""
         ...
 
     def login(self) -> SaslLogin | None:
-        """Return a new login; None without SASL."""
+        """Return a new login, or None without SASL."""
         ...
 
 
 class Connection:
-    """A connection to the first address whose broker responds. If none of several responds in time,
-    the first one that accepts connections has another FIRST_RESPONSE_S, because it may only be
-    slow. Use as a context manager.
+    """A connection to the first address whose broker responds. If none of several brokers responds
+    in time, the first one that accepts connections is given another FIRST_RESPONSE_S, because it
+    may merely be slow. Use as a context manager.
     """
 
     def __init__(self, bootstrap: str, access: Access, *, negotiates: bool = False) -> None:
-        """bootstrap: HOST:PORT, separated by commas. negotiates: request the versions that the
-        broker supports, for brokers of any Kafka version. Raises KafkaFailed, NoBroker if no
-        address has a broker that responds.
+        """bootstrap: HOST:PORT, separated by commas. negotiates: whether to request the versions
+        that the broker supports, which allows brokers of any Kafka version. Raises KafkaFailed,
+        NoBroker if no broker responds at any address.
         """
         self.bootstrap = bootstrap
         self._has_tls = access.protocol.has_tls
@@ -124,10 +124,10 @@ class Connection:
         *,
         version: int | None = None,
     ) -> _T:
-        """Send a request and return the response, decoded as this message type. After a failure the
-        connection cannot be used.
+        """Send a request and return the response, decoded as this message type. After a failure,
+        the connection cannot be used.
 
-        version: None for the newest one.
+        version: None for the newest version.
         """
         try:
             return self._exchange(api, request, kind, timeout_s, version)
@@ -221,8 +221,8 @@ class Connection:
         return connection
 
     def _greets(self, connection: socket.socket) -> bool:
-        """Return whether the broker responds in time. With TLS, the handshake has already shown
-        that.
+        """Return whether the broker responds in time. With TLS, the handshake has already proved
+        this.
         """
         if self._has_tls:
             return True
@@ -279,7 +279,7 @@ def _check_plain(begin: bytes | bytearray, address: str) -> None:
 
 
 def _connected(address: str, access: Access) -> socket.socket | None:
-    """Return a connection; None if nothing responds there. Raises KafkaFailed for TLS faults,
+    """Return a connection, or None if nothing responds there. Raises KafkaFailed for TLS faults,
     gaierror for an unknown host.
     """
     host, _, port = address.strip().rpartition(":")

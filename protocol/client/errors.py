@@ -15,7 +15,7 @@ NOT_FOUND: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     }
 )
-"""Error codes for something that does not exist."""
+"""Error codes for resources that do not exist."""
 
 
 class KafkaFailed(ExpectedError):
@@ -23,7 +23,7 @@ class KafkaFailed(ExpectedError):
 
 
 class DoesNotExist(KafkaFailed):
-    """A topic, group, broker or another requested resource does not exist."""
+    """A topic, group, broker or other requested resource does not exist."""
 
 
 class AuthenticationRefused(KafkaFailed):
@@ -35,7 +35,9 @@ class NoResponse(KafkaFailed):
 
 
 class NoBroker(NoResponse):
-    """No broker responds at any address. reason: the problem at one of them; empty if unknown."""
+    """No broker responds at any address. reason: the problem at one of the addresses; empty if
+    unknown.
+    """
 
     def __init__(self, bootstrap: str, reason: str = "") -> None:
         super().__init__(f"no broker responds at {bootstrap}" + (f": {reason}" if reason else ""))
@@ -43,7 +45,7 @@ class NoBroker(NoResponse):
 
 
 class Moved(KafkaFailed):
-    """Another broker is responsible now, or will be soon: repeat the request."""
+    """Another broker is now responsible, or soon will be, so the request must be repeated."""
 
 
 class BrokerGone(Moved, NoResponse):
@@ -59,7 +61,7 @@ class Refused(KafkaFailed):
 
 
 def check(code: int, message: str | None, failed: str) -> None:
-    """Raise Refused for a code that is not 0. message: from the broker; None for the default
+    """Raise Refused for a code other than 0. message: the broker's message; None for the default
     message of the code.
     """
     if code:

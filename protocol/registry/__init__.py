@@ -1,3 +1,3 @@
-"""Schema registries with Confluent's REST API: the client, a cache of schemas by id, and the bytes
-before a value.
+"""Schema registries with Confluent's REST API: the client, a cache of schemas by id, and the
+framing of values.
 """

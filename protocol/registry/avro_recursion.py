@@ -11,8 +11,8 @@ _bounded: Any = cast("Any", pure_python).schemaless_reader
 
 def reader_of(schema: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - of fastavro
     """Return fastavro's `schemaless_reader` for a parsed schema. For recursive types, this is the
-    Python implementation, which raises RecursionError for a deeply nested value; the compiled one
-    would crash the process.
+    Python implementation, which raises RecursionError for a deeply nested value; the compiled
+    implementation would crash the process.
     """
     return _bounded if _is_recursive(schema, named, frozenset(), set()) else _compiled
 
@@ -24,7 +24,7 @@ def _is_recursive(
     done: set[str],
 ) -> bool:
     """Return whether a type contains itself. outer: names of the enclosing types. done: names of
-    types that are known not to be recursive.
+    types that are known to be non-recursive.
     """
     if isinstance(schema, list):
         return any(_is_recursive(item, named, outer, done) for item in cast("Any", schema))

@@ -1,7 +1,7 @@
 """Tokens for a schema registry from an identity provider, with the grant `client_credentials`.
 
 Redirects are not followed, because they would reveal the secret to another host. Error messages
-contain neither tokens nor secrets. Source: RFC 6749, section 4.4.
+never contain tokens or secrets. Source: RFC 6749, section 4.4.
 """
 
 import base64
@@ -62,7 +62,7 @@ class BearerTokens:
         self._form = urlencode(form).encode()
         self._lock = Lock()
         self._known = ("", float("-inf"))
-        """The current token, and when to request another one."""
+        """The current token, and the time at which to request another one."""
 
     def token(self) -> str:
         """Return a token. Raise RegistryError."""

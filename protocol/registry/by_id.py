@@ -1,7 +1,8 @@
-"""A cache of registered schemas by id, whose meaning never changes, for readers in threads.
+"""A cache of registered schemas by id for readers in threads. The schema of an id never changes.
 
-Invariants: while the registry is unavailable, requests are retried until `retry_ms` is over; then
-the error is raised. Only the registry's statement that an id is not registered is NotRegistered.
+Invariants: while the registry is unavailable, requests are retried for up to `retry_ms`, after
+which the error is raised. NotRegistered is raised only if the registry reports that an id is not
+registered.
 """
 
 import time
@@ -41,20 +42,20 @@ class SchemasById:
         sleep: Callable[[float], None] = time.sleep,
         slow: SlowCalls | None = None,
     ) -> None:
-        """slow: reports slow calls; None to report none."""
+        """slow: reports slow calls; None disables this."""
         self._registry = registry
         self._retry_s = retry_s
         self._now_s, self._sleep = now_s, sleep
         self._slow = slow
         self._lock = Lock()
         self._known: OrderedDict[SchemaKey, StoredSchema | tuple[str, float]] = OrderedDict()
-        """Schemas by id, or the reason why there is none and until when it is valid."""
+        """Schemas by id, or the reason why there is none and the time until which this is valid."""
         self._chars = 0
         self._failed: tuple[str, float] = ("", now_s())
         """The reason and the time of the last failure."""
 
     def find(self, number: SchemaKey) -> StoredSchema:
-        """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if it
+        """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if this
         cannot be determined.
         """
         known = self._known.get(number)
@@ -65,7 +66,7 @@ class SchemasById:
             return self._find(number, requested_s)
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
-        """Return the newest schema of a subject and its id, as registered now. Raise
+        """Return the newest schema of a subject and its id, as currently registered. Raise
         NotRegistered, RegistryError.
         """
         requested_s = self._now_s()
@@ -95,8 +96,8 @@ class SchemasById:
         return self._registry.by_id(number)
 
     def _retried(self, request: Callable[[], _Found], requested_s: float) -> _Found:
-        """Retry a request. requested_s: when this thread began to wait; if another request failed
-        since then, raise its error at once.
+        """Retry a request. requested_s: the time when this thread started waiting; if another
+        request has failed since then, its error is raised immediately.
         """
         reason, failed_s = self._failed
         if requested_s < failed_s:

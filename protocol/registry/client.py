@@ -1,7 +1,7 @@
 """Client for a schema registry with Confluent's REST API.
 
-It blocks: brokers call it in threads (`broker.schemas.known_schemas`), others through a cache
-(`by_id`). Redirects are not followed, so credentials are sent to one host only.
+The client blocks: brokers call it in threads (`broker.schemas.known_schemas`), other programs use
+it through a cache (`by_id`). Redirects are not followed, so credentials are sent only to one host.
 """
 
 import base64
@@ -49,7 +49,7 @@ wrong.
 
 _UNAUTHORIZED: Final = 401
 _IN_CONTEXT: Final = re.compile(r":(\.[^:]+):(.*)")
-"""Matches a subject in another context than the default one."""
+"""Matches a subject in a context other than the default one."""
 
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -83,8 +83,8 @@ class _Unauthorized(RegistryError):
 class SchemaRegistry:
     """A registry at `http://HOST:PORT` or `https://USER:PASSWORD@HOST/PATH`.
 
-    A response has at most `http.RESPONSE_BYTES_MAX` and takes at most `timeout_s`; a schema has at
-    most REFERENCES_MAX references in total.
+    A response has at most `http.RESPONSE_BYTES_MAX` bytes and takes at most `timeout_s`; a schema
+    has at most REFERENCES_MAX references in total.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class SchemaRegistry:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """user_info: `USER:PASSWORD`, if the URL contains none. token: a bearer token. tokens: the
-        source of tokens that expire. headers: of each request. tls: None for the CAs of the
-        operating system. ca_setting: the setting of the CA file, for errors.
+        source of tokens that expire. headers: sent with each request. tls: None for the CAs of the
+        operating system. ca_setting: the setting for the CA file, used in errors.
 
         Raises RegistrySettingInvalid.
         """
@@ -131,8 +131,8 @@ class SchemaRegistry:
         return self._whole(self._get(f"/schemas/guids/{quote(guid, safe='')}", _SchemaResponse))
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
-        """Return the newest schema of a subject and its id. Raises RegistryError, also for subjects
-        in a context, because ids would refer to another context.
+        """Return the newest schema of a subject and its id. Raises RegistryError, including for
+        subjects in a context, because their ids would refer to another context.
         """
         if found := _IN_CONTEXT.fullmatch(subject):
             raise RegistryError(
@@ -185,7 +185,7 @@ class SchemaRegistry:
         try:
             return self._response(path, kind, self._headers | _bearer(token))
         except _Unauthorized:
-            self._tokens.drop(token)  # it may have been revoked
+            self._tokens.drop(token)  # the token may have been revoked
         return self._response(path, kind, self._headers | _bearer(self._tokens.token()))
 
     def _response(self, path: str, kind: Any, headers: dict[str, str]) -> Any:  # noqa: ANN401 - of that type
@@ -226,7 +226,7 @@ def _version_path(subject: str, version: str) -> str:
 
 
 def _error_code(error: urllib.error.HTTPError) -> int:
-    """Return the registry's error code, 0 if the response is not from a registry."""
+    """Return the registry's error code, or 0 if the response is not from a registry."""
     try:
         return msgspec.json.decode(error.read(_MESSAGE_BYTES_MAX), type=_Failure).error_code
     except (OSError, HTTPException, ValueError, msgspec.MsgspecError):

@@ -45,8 +45,8 @@ def is_header_value(text: str) -> bool:
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether a failed request may succeed later. This is not the case after an invalid
-    certificate or an invalid response.
+    """Return whether a failed request may succeed later. It will not after an invalid certificate
+    or an invalid response.
     """
     reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLError):
@@ -69,6 +69,6 @@ def read_response(response: HTTPResponse, deadline: float) -> bytes:
             raise ValueError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the response takes too long")
-    if response.length:  # bytes that are missing
+    if response.length:  # the number of missing bytes
         raise ConnectionError("the connection ended before the response")
     return bytes(data)

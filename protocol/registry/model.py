@@ -17,7 +17,7 @@ class RegistryError(StreamError):
 
 
 class RegistryUnavailable(RegistryError):
-    """The registry is down, overloaded or unreachable: a later request may succeed."""
+    """The registry is down, overloaded or unreachable, so a later request may succeed."""
 
     retriable = True
 
@@ -27,7 +27,7 @@ class NotRegistered(RegistryError):
 
 
 class RegistrySettingInvalid(ValueError):
-    """A setting of a registry is not valid. The message contains no credentials."""
+    """A registry setting is invalid. The message contains no credentials."""
 
 
 class RegistryUrlInvalid(RegistrySettingInvalid):
@@ -35,16 +35,16 @@ class RegistryUrlInvalid(RegistrySettingInvalid):
 
 
 class SchemaInvalid(Exception):
-    """The text is not a valid schema of its language. The message contains the position."""
+    """The text is not a valid schema in its language. The message contains the position."""
 
 
 class CannotCheck(Exception):
-    """This process cannot use schemas of this language; the message contains what is missing."""
+    """This process cannot use schemas of this language. The message states what is missing."""
 
 
 class StoredSchema(Struct, frozen=True):
-    """A schema in the registry. type: AVRO, JSON or PROTOBUF. references: (name, schema), each
-    after the schemas it refers to.
+    """A schema in the registry. type: AVRO, JSON or PROTOBUF. references: (name, schema) pairs,
+    each after the schemas that it refers to.
     """
 
     type: str

@@ -22,7 +22,9 @@ _MAIN: Final = "schema.proto"
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _WELL_KNOWN: Final = "google/protobuf/"
 _compiling: Final = Lock()
-"""protoc prints to the stderr of the process, which only one thread at a time may redirect."""
+"""Held while protoc runs, because it prints to the stderr of the process, which only one thread at
+a time may redirect.
+"""
 
 
 def load_protobuf(text: str, references: Sequence[tuple[str, str]]) -> tuple[Any, Any]:
@@ -37,7 +39,7 @@ def load_protobuf(text: str, references: Sequence[tuple[str, str]]) -> tuple[Any
 
 def _decoded(text: str) -> list[Any] | None:
     """Return the files of a descriptor set, or of a single descriptor as stored by registries.
-    None: this is the text of a .proto file.
+    Return None if this is the text of a .proto file.
     """
     if _BASE64.fullmatch(text) is None:
         return None
@@ -62,13 +64,13 @@ def _reference_files(references: Sequence[tuple[str, str]]) -> list[Any]:
     found: list[Any] = []
     for name, text in references:
         files = _decoded(text) or _compiled(text, references)
-        files[-1].name = name  # the name that other files import
+        files[-1].name = name  # the name under which other files import it
         found += files
     return found
 
 
 def _loaded(files: Sequence[Any]) -> tuple[Any, Any]:
-    """Add files to a pool, imported ones first. The last one contains the messages."""
+    """Add files to a pool, starting with imported ones. The last file contains the messages."""
     pool: Any = descriptor_pool.DescriptorPool()
     by_name = {file.name: file for file in files}
     if not files:
@@ -168,7 +170,7 @@ def _write_reference(directory: Path, reference: str, content: str) -> None:
 
 
 def _with_stderr(number: int, run: Any) -> int:  # noqa: ANN401 - a function
-    """Redirect the standard error of the process to a file while this runs."""
+    """Redirect the standard error of the process to a file while the block runs."""
     with _compiling:
         saved = os.dup(2)
         os.dup2(number, 2)

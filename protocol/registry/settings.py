@@ -55,8 +55,8 @@ _OAUTH_NEEDS: Final = (
 )
 _CA_SETTING: Final = "ssl.ca.location"
 _KAFKA: Final = "bootstrap.servers"
-"""A file with this property is shared with Kafka clients; its properties such as
-`ssl.truststore.location` are then for brokers.
+"""A file with this property is shared with Kafka clients, so its properties such as
+`ssl.truststore.location` apply to brokers.
 """
 
 _OWN: Final = (_PREFIX, "basic.auth.", "bearer.auth.")
@@ -79,7 +79,7 @@ class RegistrySettings(Struct, frozen=True):
     scope: str = ""
     logical_cluster: str = ""
     identity_pool: str = ""
-    """Sent in a header to Confluent Cloud."""
+    """Identity pool, sent in a header to Confluent Cloud."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -92,7 +92,7 @@ class RegistrySettings(Struct, frozen=True):
         return f"RegistrySettings({self.url.rpartition('@')[2]!r})"
 
     def connect(self) -> SchemaRegistry:
-        """Return a client without sending anything. Raise RegistrySettingInvalid."""
+        """Return a client without sending any requests. Raise RegistrySettingInvalid."""
         if bool(self.token) + bool(self.token_url) + self._has_user > 1:
             raise RegistrySettingInvalid(
                 "give a bearer token, a token endpoint, or a user with a password"
@@ -150,7 +150,7 @@ class RegistrySettings(Struct, frozen=True):
 
 
 def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettings | None:
-    """Return the settings in these properties, or None if there is no URL. url: overrides the one
+    """Return the settings in these properties, or None if there is no URL. url: overrides the URL
     in the properties. Raise RegistrySettingInvalid, which contains no values of secrets.
     """
     found: dict[str, str | int] = {}
@@ -185,7 +185,7 @@ def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettin
 
 
 def given_registry(given: str | Mapping[str, str]) -> RegistrySettings | None:
-    """Return the settings of a URL or properties. Raise RegistrySettingInvalid."""
+    """Return the settings in a URL or in properties. Raise RegistrySettingInvalid."""
     return registry_settings({}, given) if isinstance(given, str) else registry_settings(given)
 
 

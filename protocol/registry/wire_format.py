@@ -1,5 +1,5 @@
-"""The bytes before a value whose schema is in a registry: a zero byte, the schema id in 4 bytes
-and, for Protobuf, the indexes of the message in its file. A record header may contain these
+"""The framing of a value whose schema is in a registry: a zero byte, the schema id in 4 bytes and,
+for Protobuf, the indexes of the message in its file. A record header may contain these bytes
 instead, usually with a one and the schema GUID. Source: Confluent's wire format and clients.
 """
 
@@ -59,8 +59,9 @@ def frame(number: int) -> bytes:
 
 
 def split_indexes(data: bytes | memoryview) -> tuple[list[int], int]:
-    """Return the indexes of a message and the position after them. They consist of a count and as
-    many indexes, all zigzag varints. A single 0 means the first message. Raise ValueError.
+    """Return the indexes of a message and the position after them. They consist of a count and that
+    many indexes, all encoded as zigzag varints. A single 0 selects the first message. Raise
+    ValueError.
     """
     count, at = _zigzag(data, 0)
     if not 0 <= count <= INDEXES_MAX:

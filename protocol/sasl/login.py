@@ -1,6 +1,7 @@
-"""Log in as a client: the requests of one authentication, in order.
+"""Log in as a client: generate the requests of one authentication, in order.
 
-Invariant: pure; nonces are parameters. The blocking and the asyncio connection send the requests.
+Invariant: pure; nonces are parameters. The requests are sent by the blocking or the asyncio
+connection.
 """
 
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""SASL mechanisms, and the client message of PLAIN and of OAUTHBEARER."""
+"""SASL mechanisms, and the client messages of PLAIN and OAUTHBEARER."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 
 class AuthenticationFailed(Exception):
     """Raised when authentication fails. told: the message sent to the client; None for a general
-    one that reveals nothing about users. The exception message is for the log.
+    message that reveals nothing about users. The exception message is meant for the log.
     """
 
     def __init__(self, message: str, *, told: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Random nonces of SCRAM."""
+"""Random nonces for SCRAM."""
 
 import secrets
 from typing import Final

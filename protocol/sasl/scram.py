@@ -1,7 +1,7 @@
 """The client side of SCRAM-SHA-256 and SCRAM-SHA-512, and the syntax of its messages.
 
-Invariant: pure; nonces are parameters. There is no channel binding.
-Source: RFC 5802, RFC 7677; Kafka's ScramSaslClient.
+Invariant: pure; nonces are parameters. Channel binding is not supported. Source: RFC 5802, RFC
+7677; Kafka's ScramSaslClient.
 """
 
 import base64
@@ -23,7 +23,7 @@ from penstock.base.scram import (
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a name
-"""With `tokenauth=true` the name is the id of a delegation token (KIP-48)."""
+"""With `tokenauth=true`, the name is the id of a delegation token (KIP-48)."""
 _SERVER_FIRST: Final = re.compile(
     r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/]+={0,2}),i=(?P<iterations>[0-9]{1,9})"
     r"(?:,[A-Za-z]+=[^,]*)*"
@@ -34,8 +34,8 @@ _CLIENT_ITERATIONS_MAX: Final = 10 * ITERATIONS_MAX
 
 
 class ScramClient:
-    """The client side of one authentication. nonce: random, used once. by_token: user and password
-    are those of a delegation token.
+    """The client side of one authentication. nonce: random, used once. by_token: whether user and
+    password are those of a delegation token.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ def escaped(name: str) -> str:
 
 
 def unescaped(name: str) -> str:
-    """Unescape a user name of a SCRAM message. Raises AuthenticationFailed."""
+    """Unescape a user name from a SCRAM message. Raises AuthenticationFailed."""
 
     def character(found: re.Match[str]) -> str:
         if found[0] == "=":
