@@ -8,5 +8,5 @@ if not __name__.startswith("penstock."):
     raise ImportError(
         "import penstock.objectstore: the folder objectstore is not a top-level package"
     )
-if os.path.islink(__path__[0]):  # in a checkout: tools then report the paths that are edited
+if os.path.islink(__path__[0]):  # in a checkout, tools then report real paths
     __path__ = [os.path.realpath(__path__[0])]

@@ -1,6 +1,6 @@
 """Access Azure Blob Storage.
 
-Azure has no suffix ranges, so reading a tail takes a HEAD and a GET. It changes backslashes and
+Azure has no suffix ranges, so reading a tail takes a HEAD and a GET. Azure changes backslashes and
 trailing dots in keys and may sort by UTF-16, so affected keys are rejected. Source: Azure Blob
 Storage REST API; "Naming and referencing containers, blobs, and metadata".
 """
@@ -27,12 +27,12 @@ _FORBIDDEN: Final = re.compile(r"\\|[^\x00-\uffff]|\.(?:/|\Z)")
 
 
 class AzureStore(RemoteStore):
-    """Access the blobs of one container."""
+    """Accesses the blobs of one container."""
 
     def __init__(self, config: AzureConfig, environ: Mapping[str, str] = os.environ) -> None:
         """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`.
 
-        Raises InvalidStoreConfig for credentials that cannot be used.
+        Raises InvalidStoreConfig for unusable credentials.
         """
         options = {"client_options": client_options(config), **options_of(config, environ)}
         super().__init__(
@@ -63,8 +63,8 @@ class AzureStore(RemoteStore):
             raise await self._refusal(key) from None
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore.delete. Sends one request per 256 keys; if some are absent, one per key,
-        because the client reports only the first failure of a batch.
+        """See ObjectStore.delete. Sends one request per 256 keys or, if some are absent, one per
+        key, because the client reports only the first failure of a batch.
         """
         for key in keys:
             self._check(key)
@@ -87,6 +87,6 @@ class AzureStore(RemoteStore):
             )
 
     def _version(self, meta: Any) -> str:  # noqa: ANN401 (one of obstore's dicts)
-        """Return the etag, adding the quotes that a LIST of Azure omits."""
+        """Return the etag, adding the quotes that Azure's LIST omits."""
         etag = str(meta["e_tag"])
         return etag if etag.startswith('"') else f'"{etag}"'

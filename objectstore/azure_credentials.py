@@ -1,8 +1,8 @@
-"""Find Azure credentials: in the URL, in the environment, or the identity of the machine.
+"""Find Azure credentials in the URL or the environment, or use the identity of the machine.
 
-Invariant: the credentials are selected here. obstore, which reads the same variables, receives the
-selected type of credentials, and renews identity tokens. Source: obstore's AzureConfig; Azure
-"Workload Identity" and "Service SAS".
+Invariant: the credentials are selected here. obstore, which reads the same variables, is passed
+only the selected type of credentials, and renews identity tokens. Source: obstore's AzureConfig;
+Azure "Workload Identity" and "Service SAS".
 """
 
 import re
@@ -52,14 +52,14 @@ def options_of(config: AzureConfig, environ: Mapping[str, str]) -> dict[str, Any
 
 
 def sas_token(config: AzureConfig, environ: Mapping[str, str]) -> str | None:
-    """Return the SAS token that `options_of` selects; None if it selects other credentials."""
+    """Return the SAS token that `options_of` selects, or None if it selects other credentials."""
     token: str | None = _credentials(config, environ).get("sas_key")
     return token
 
 
 def sas_expiry(token: str) -> datetime | None:
-    """Return the expiry of a SAS token; None if it does not contain one, as with a stored access
-    policy.
+    """Return the expiry of a SAS token, or None if it does not contain one, for example because of
+    a stored access policy.
     """
     found = _EXPIRY.search(token)
     if found is None:

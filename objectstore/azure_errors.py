@@ -26,7 +26,7 @@ _CONDITION_CODES: Final = frozenset({"", "ConditionNotMet", "TargetConditionNotM
 
 
 def azure_dialect(config: AzureConfig) -> Dialect:
-    """Return how a container of Azure Blob Storage reports errors."""
+    """Return the error dialect of an Azure Blob Storage container."""
     return Dialect(
         store=f"the storage account {config.account!r}",
         bucket=config.container,
@@ -62,7 +62,7 @@ def _special(response: ErrorResponse) -> ObjectStoreError | None:
             response.operation, response.key, f"{response.status} {response.code}", response.message
         )
     if response.code == "ServerBusy" and _ACCOUNT_LIMIT.search(response.message):
-        # ServerBusy alone is ambiguous: a server that moves a partition may have written the
+        # Only ServerBusy is ambiguous: a server that is moving a partition may have written the
         # object.
         return Throttled(response.operation, response.key)
     return None

@@ -1,6 +1,6 @@
 """Join and measure the bodies of PUTs.
 
-Invariant: several chunks are copied once, and a single `bytes` is never copied. No I/O.
+Invariant: several chunks are copied once, and a single `bytes` is never copied. There is no I/O.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from penstock.objectstore.ports import Body
 
 
 def join_body(body: Body) -> bytes:
-    """Return the body as one immutable object. It is copied unless it is already `bytes`; copying 8
-    MiB takes about 1 ms.
+    """Return the body as one immutable object. It is copied unless it is already `bytes`; a copy of
+    8 MiB takes about 1 ms.
     """
     if isinstance(body, bytes):
         return body

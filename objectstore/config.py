@@ -17,36 +17,38 @@ reserves the suffix for these buckets.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteConfig:
-    """Settings of the stores of all clouds."""
+    """Settings shared by the stores of all clouds."""
 
     prefix: str = ""
     """Empty, or ends with a slash."""
     endpoint: str | None = None
-    """Base URL of a compatible server, or of another region; None for the cloud's own."""
+    """Base URL of a compatible server or of another region; None for the cloud's own URL."""
     connections_max: int = 64
-    """Requests in flight; others wait. A PUT of 8 MiB takes about 0.2 s on S3."""
+    """Maximum number of requests in flight; additional requests wait. A PUT of 8 MiB takes about
+    0.2 s on S3.
+    """
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
-    """Longest time in a request without a byte from the store. The wait for the first byte includes
-    sending the body.
+    """Maximum time during which a request may receive no byte from the store. The wait for the
+    first byte includes sending the body.
     """
     deadline_ms: int = 30_000
-    """Limit for one call with all its retries."""
+    """Timeout of one call, including all retries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config(RemoteConfig):
-    """Connection settings of an S3 bucket, or of the part of it below `prefix`."""
+    """Connection settings of an S3 bucket, or of the part below `prefix`."""
 
     bucket: str
     region: str | None = None
-    """None takes it from AWS_REGION or the AWS configuration file."""
+    """None to use AWS_REGION or the AWS configuration file."""
     path_style: bool = False
     """Put the bucket into the path instead of the host name, as moto, MinIO and most compatible
     stores require.
     """
     access_key: str | None = None
-    """Credentials that are None come from the environment, a profile or a role."""
+    """Credentials that are None are taken from the environment, a profile or a role."""
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     sse: str | None = None
@@ -81,25 +83,23 @@ class S3Config(RemoteConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcsConfig(RemoteConfig):
-    """Connection settings of a Google Cloud Storage bucket, or of the part of it below `prefix`."""
+    """Connection settings of a Google Cloud Storage bucket, or of the part below `prefix`."""
 
     bucket: str
     credentials_file: str | None = None
-    """JSON file with the key of a service account, or of `gcloud auth application-default login`.
-    None: application default credentials.
+    """JSON file with the key of a service account, or the file written by `gcloud auth
+    application-default login`. None for application default credentials.
     """
 
     def redacted(self) -> str:
-        """Return the URL, which has no secrets, for logs."""
+        """Return the URL, which contains no secrets, for logs."""
         shown = {"endpoint": self.endpoint, "credentials_file": self.credentials_file}
         return _url(f"gs://{self.bucket}", self.prefix, shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureConfig(RemoteConfig):
-    """Connection settings of an Azure Blob Storage container, or of the part of it below
-    `prefix`.
-    """
+    """Connection settings of an Azure Blob Storage container, or of the part below `prefix`."""
 
     account: str
     """Name of the storage account."""
@@ -128,7 +128,7 @@ def _url(location: str, prefix: str, parameters: Mapping[str, str | None]) -> st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryConfig:
-    """A store in a directory of this machine."""
+    """A store in a local directory."""
 
     directory: str
 

@@ -34,8 +34,8 @@ from penstock.objectstore.keys import check_key
 from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 RESERVED_FOLDER: Final = ".penstock"
-"""Folder of temporary files and locks. It is below the root, because rename(2) and link(2) only
-work within one file system.
+"""Folder for temporary files and locks. It is below the root, because rename(2) and link(2) work
+only within one file system.
 """
 
 THREAD_COUNT: Final = 4
@@ -44,8 +44,8 @@ STALE_TEMPORARY_MS: Final = 24 * 3_600_000
 """Age at which the writer of a temporary file is assumed dead."""
 
 _PUBLISH_ATTEMPTS: Final = 8
-"""Maximum number of attempts. One fails only if another process removes the empty folder before it
-is used.
+"""Maximum number of attempts. An attempt fails only if another process removes the empty folder
+before it is used.
 """
 
 _P = ParamSpec("_P")
@@ -53,13 +53,14 @@ _T = TypeVar("_T")
 
 
 class DirectoryStore:
-    """Store objects as plain files. The constructor creates the directory and removes temporary
+    """Stores objects as plain files. The constructor creates the directory and removes temporary
     files of dead writers.
 
     `put_if_absent` is link(2), which fails if the name exists. `put`, `put_if_match` and `delete`
-    of one key exclude each other with flock(2), which ends with its process. Etags consist of time,
-    inode and size. Unlike on S3, a key cannot also be the folder of another key, and a segment of a
-    key has at most 255 bytes. Blocking calls run in a few threads of the store.
+    of one key exclude each other with flock(2), which ends with its process. Etags consist of the
+    modification time, the inode and the size. Unlike on S3, a key cannot also be the folder of
+    another key, and a segment of a key has at most 255 bytes. Blocking calls run in a few threads
+    of the store.
     """
 
     def __init__(self, directory: str, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -130,8 +131,8 @@ class DirectoryStore:
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a call in a thread of the pool. A full or failing disk raises Unavailable: the
-        outcome of a write is unknown.
+        """Run a call in a thread of the pool. A full or failing disk raises Unavailable, because
+        the outcome of a write is then unknown.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -178,7 +179,7 @@ class DirectoryStore:
 
     def _create(self, key: str, body: Sequence[Buffer]) -> str:
         path = self._path(key)
-        if os.path.lexists(path):  # avoids the write; link() below decides
+        if os.path.lexists(path):  # avoids a needless write; link() below decides
             raise self._taken(key, path)
         with (
             self._unnamed(body) if self._links_unnamed else self._temporary(body) as (
@@ -243,7 +244,7 @@ class DirectoryStore:
                 made = self._make_folders(folder)
                 publish()
             except FileNotFoundError:
-                continue  # another process removed an empty folder
+                continue  # another process has removed an empty folder
             except (NotADirectoryError, IsADirectoryError):
                 raise self._folder_conflict(key) from None
             sync_folder(folder)
@@ -253,7 +254,7 @@ class DirectoryStore:
         raise Unavailable("put", key, "its directory is deleted repeatedly")
 
     def _make_folders(self, folder: bytes) -> Sequence[bytes]:
-        """Create missing folders. Return the folders that got a new entry, lowest first."""
+        """Create missing folders. Return the folders with a new entry, lowest first."""
         missing: list[bytes] = []
         while not os.path.isdir(folder):
             missing.append(folder)
@@ -262,7 +263,8 @@ class DirectoryStore:
             try:
                 os.mkdir(each)
             except FileExistsError:
-                # Raises FileNotFoundError if it was removed again, so that the caller retries.
+                # Raises FileNotFoundError if the folder was removed again, so that the caller
+                # retries.
                 if not stat.S_ISDIR(os.stat(each).st_mode):
                     raise NotADirectoryError from None
         return [os.path.dirname(each) for each in missing]
@@ -295,7 +297,7 @@ class DirectoryStore:
 
     @contextmanager
     def _unnamed(self, body: Sequence[Buffer]) -> Generator[tuple[bytes, str]]:
-        """Yield the path in /proc of a synced file without a name, and its etag. The file exists
+        """Yield the /proc path of a synced file without a name, and its etag. The file exists only
         until its descriptor is closed, which saves two directory changes per PUT.
         """
         descriptor = os.open(self._reserved, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
@@ -309,7 +311,7 @@ class DirectoryStore:
         """Write and sync the body. Returns the etag."""
         write_all(descriptor, body)
         now_ns = self._now_ns()
-        # Set explicitly: timestamps by the kernel have a resolution of 4 ms.
+        # Set explicitly, because timestamps set by the kernel have a resolution of 4 ms.
         os.utime(descriptor, ns=(now_ns, now_ns))
         os.fsync(descriptor)
         return etag_of(os.fstat(descriptor))
@@ -340,7 +342,7 @@ class DirectoryStore:
                     ):
                         os.unlink(entry.path)
                 except FileNotFoundError:
-                    continue  # another process opened the store at the same time
+                    continue  # another process has opened the store at the same time
 
 
 def _is_reserved(name: bytes) -> bool:
@@ -356,15 +358,15 @@ def _path_of(descriptor: int) -> bytes:
 
 
 def _link(source: bytes, path: bytes) -> None:
-    """Link a file, following a link of /proc. Without src_dir_fd, which has no effect on an
-    absolute path, Python calls link(2), which does not follow links.
+    """Link a file, following a link of /proc. src_dir_fd has no effect on an absolute path, but
+    without it Python would call link(2), which does not follow links.
     """
     os.link(source, path, src_dir_fd=0, follow_symlinks=True)
 
 
 def _links_unnamed(folder: bytes) -> bool:
-    """Return whether unnamed files can be created and linked here. They cannot on macOS, on some
-    file systems (overlayfs on old kernels), and without /proc.
+    """Return whether unnamed files can be created and linked here. This is not possible on macOS,
+    on some file systems (overlayfs on old kernels), and without /proc.
     """
     if not hasattr(os, "O_TMPFILE"):
         return False
@@ -388,8 +390,8 @@ def _is_file(found: os.stat_result) -> bool:
 
 
 def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Read up to `length` bytes, with one read(2) and no copy unless the kernel returns less, as it
-    does above 2 GiB.
+    """Read up to `length` bytes, with one read(2) and without a copy, unless the kernel returns
+    less, as it does above 2 GiB.
     """
     data = os.pread(descriptor, max(0, length), start)
     if len(data) >= length or not data:

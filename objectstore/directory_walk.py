@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 def walk(
     root: bytes, prefix: bytes, start_after: bytes, is_hidden: Callable[[bytes], bool]
 ) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Yield keys with the prefix that are greater than `start_after`. Keeps the names of the
-    folders on the current path in memory. is_hidden: returns whether files and folders with this
-    name are not objects.
+    """Yield keys with the prefix that are greater than `start_after`. Only the entries of the
+    folders on the current path are kept in memory. is_hidden: returns whether files and folders
+    with this name are not part of the store.
 
     Files that appear or disappear during the walk may or may not be included.
     """

@@ -1,8 +1,8 @@
-"""Write the bytes of a new file, most of a large file with O_DIRECT.
+"""Write the bytes of a new file. Most of a large file is written with O_DIRECT.
 
 Invariant: the file contains exactly the buffers, in order; nothing is durable before fsync(2).
 Allocating page cache takes longer than writing to the disk (docs/design/object-stores.md). Must not
-be used for files that others write. Source: open(2), "O_DIRECT".
+be used for files that other processes write. Source: open(2), "O_DIRECT".
 """
 
 import errno
@@ -18,12 +18,12 @@ from penstock.objectstore.body import body_bytes
 from penstock.objectstore.ports import ObjectInfo
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
-"""Smaller bodies are written through the page cache. So are the last bytes of larger ones, and all
-bytes on file systems without O_DIRECT.
+"""Smaller bodies are written through the page cache, as are the last bytes of larger bodies, and
+all bytes on file systems without O_DIRECT.
 """
 
 STAGING_BYTES: Final = 2 << 20
-"""The aligned buffer of a thread, and the size of one write."""
+"""Size of a thread's aligned buffer, and of one write."""
 
 BLOCK_BYTES: Final = 4_096
 """Alignment of direct writes, the largest sector size of disks."""
@@ -56,7 +56,9 @@ def write_all(descriptor: int, body: Sequence[Buffer]) -> None:
 
 
 def _staging() -> memoryview:
-    """Return the buffer of this thread. It is a memory map, because these are aligned to pages."""
+    """Return the buffer of this thread. It is a memory map, because memory maps are
+    page-aligned.
+    """
     view: memoryview | None = getattr(_threads, "staging", None)
     if view is None:
         view = _threads.staging = memoryview(mmap.mmap(-1, STAGING_BYTES))
@@ -81,7 +83,9 @@ def _set_buffered(descriptor: int) -> None:
 
 
 def _write(descriptor: int, view: memoryview) -> None:
-    """Write all bytes. On a disk with larger blocks, or after a short write, use the page cache."""
+    """Write all bytes. On a disk with larger blocks, or after a short write, the page cache is
+    used.
+    """
     while view:
         try:
             view = view[os.write(descriptor, view) :]

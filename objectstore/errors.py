@@ -1,8 +1,8 @@
 """Define the errors of object stores, independent of the backend.
 
 Invariant: backends raise only these errors, so callers can rely on the class and on `retriable`,
-which means that the same call may succeed later. A failed write may have taken place only after
-`Unavailable` and `DeadlineExceeded`. Must not import a backend.
+which means that the same call may succeed later. Only after `Unavailable` and `DeadlineExceeded`
+may a failed write still have taken place. Must not import a backend.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import ClassVar
 
 
 class ObjectStoreError(Exception):
-    """Base of the errors of object stores."""
+    """Base class of object store errors."""
 
     retriable: ClassVar[bool] = False
 
 
 class ObjectNotFound(ObjectStoreError):
-    """404: there is no object at the key."""
+    """404: there is no object with the key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no object at {key!r}")
@@ -24,7 +24,9 @@ class ObjectNotFound(ObjectStoreError):
 
 
 class PreconditionFailed(ObjectStoreError):
-    """412: the object exists (`put_if_absent`), or is not the expected version (`put_if_match`)."""
+    """412: the object exists (`put_if_absent`) or does not have the expected version
+    (`put_if_match`).
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the condition of a conditional write does not hold for {key!r}")
@@ -32,7 +34,7 @@ class PreconditionFailed(ObjectStoreError):
 
 
 class ConditionalConflict(ObjectStoreError):
-    """409: another conditional write of the same key was in progress. This call wrote nothing."""
+    """409: another conditional write of the same key was in progress. Nothing was written."""
 
     retriable = True
 
@@ -91,8 +93,8 @@ class SignInFailed(ObjectStoreError):
 
 
 class TlsFailed(ObjectStoreError):
-    """No TLS connection to the store, for example because its certificate is not trusted. Nothing
-    was sent.
+    """The TLS connection to the store failed, for example because its certificate is not trusted.
+    Nothing was sent.
     """
 
     def __init__(self, endpoint: str, fault: str) -> None:
@@ -102,7 +104,7 @@ class TlsFailed(ObjectStoreError):
 
 
 class BucketNotFound(ObjectStoreError):
-    """404 NoSuchBucket: the bucket, or the container of Azure, does not exist."""
+    """404 NoSuchBucket: the bucket (or the Azure container) does not exist."""
 
     def __init__(
         self,
@@ -126,8 +128,8 @@ class BucketNotFound(ObjectStoreError):
 
 
 class ObjectLocked(ObjectStoreError):
-    """A lease, a hold or a retention policy of the object or its bucket forbids the write. Nothing
-    was written; the configuration of the bucket must be changed.
+    """A lease, hold or retention policy on the object or its bucket forbids the write. Nothing was
+    written; the configuration of the bucket must be changed.
     """
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
@@ -150,7 +152,7 @@ class RangeNotSatisfiable(ObjectStoreError):
 
 
 class StoreUnknown(ObjectStoreError):
-    """This process is not configured with the store of the key. Nothing was sent."""
+    """This process is not configured with the store that contains the key. Nothing was sent."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the store of {key!r} is not configured in this process")
@@ -178,7 +180,7 @@ class InvalidStoreUrl(ObjectStoreError):
 
 
 class InvalidStoreConfig(InvalidStoreUrl):
-    """A store cannot be opened, because for example a profile, key or certificate file in its URL
+    """A store cannot be opened, for example because a profile, key or certificate file in its URL
     or the environment is unusable.
     """
 
@@ -206,8 +208,8 @@ class UnexpectedResponse(ObjectStoreError):
 
 
 class ConditionalWritesIgnored(ObjectStoreError):
-    """The probe at startup found that the store overwrites objects where it must not. Fencing
-    cannot work on it.
+    """The startup probe found that the store overwrites objects that it must not overwrite. Fencing
+    cannot work on such a store.
     """
 
     def __init__(self, detail: str) -> None:
@@ -221,8 +223,8 @@ class ConditionalWritesIgnored(ObjectStoreError):
 
 
 class ListOrderUnsupported(ObjectStoreError):
-    """The probe at startup found that the store does not list keys in the order of their bytes.
-    Recovery would miss objects.
+    """The startup probe found that the store does not list keys in byte order, so recovery would
+    miss objects.
     """
 
     def __init__(self, listed: Sequence[str]) -> None:
@@ -233,7 +235,7 @@ class ListOrderUnsupported(ObjectStoreError):
 
 
 class ListTooLong(ObjectStoreError):
-    """A LIST without order has more keys than fit into memory. The keys read so far are not usable,
+    """An unordered LIST contains more keys than fit into memory. The keys read so far are unusable,
     because any key may be missing.
     """
 

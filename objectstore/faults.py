@@ -1,4 +1,4 @@
-"""Inject faults of an object store, for tests, simulation and benchmarks.
+"""Inject object store faults, for tests, simulation and benchmarks.
 
 Invariant: a fault does only what a real store can do. LOST_RESPONSE executes the call and then
 raises Unavailable; damaged reads change the response, never the stored object. The same `Random`
@@ -37,7 +37,7 @@ class Fault(Enum):
     FLIPPED_BIT = "a read gives one wrong bit"
 
     def fits(self, operation: str) -> bool:
-        """Return whether the fault can happen to this operation."""
+        """Return whether the fault can occur in this operation."""
         if self in {Fault.TRUNCATED, Fault.FLIPPED_BIT}:
             return operation in _READS
         return self is not Fault.CONFLICT or operation in _CONDITIONAL_WRITES
@@ -45,7 +45,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Select calls of these operations (all if empty) on keys with this prefix."""
+    """Selects calls of these operations (all if empty) on keys with this prefix."""
 
     operations: frozenset[str] = frozenset()
     key_prefix: str = ""
@@ -76,9 +76,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """A random fault. After it happens, it also affects the next `burst_count - 1` selected
-    calls.
-    """
+    """A random fault. When it occurs, it also affects the next `burst_count - 1` selected calls."""
 
     fault: Fault
     probability: float
@@ -97,7 +95,7 @@ class FaultConfig:
 
 
 class FaultyStore:
-    """Wrap a store and inject faults.
+    """Wraps a store and injects faults.
 
     Set `down` to make every call raise Unavailable. `config` may be replaced at any time.
     `injected` counts the faults.
@@ -122,14 +120,14 @@ class FaultyStore:
         self._bursts: Counter[FaultRule] = Counter()
 
     def script(self, fault: Fault, on: Selection | None = None, *, count: int = 1) -> None:
-        """Inject the fault into the next `count` selected calls to which it applies. Entries are
+        """Inject the fault into the next `count` selected calls that it applies to. Entries are
         used in order.
         """
         self._script.extend([(fault, on or Selection())] * count)
 
     @property
     def scripted_count(self) -> int:
-        """The number of scripted faults that have not happened yet."""
+        """The number of scripted faults that have not occurred yet."""
         return len(self._script)
 
     async def get(self, key: str) -> bytes:

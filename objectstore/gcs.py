@@ -2,7 +2,7 @@
 
 The port's etag is the generation of the object, because a PUT supports `x-goog-if-generation-match`
 but no condition on the ETag. obstore's LIST does not return generations, so its entries contain the
-ETag, a hash of the content.
+ETag instead, which is a hash of the content.
 """
 
 import os
@@ -21,7 +21,7 @@ from penstock.objectstore.remote import RemoteStore, client_options, make_client
 
 
 class GcsStore(RemoteStore):
-    """Access the objects of one bucket of Google Cloud Storage."""
+    """Accesses the objects of one Google Cloud Storage bucket."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class GcsStore(RemoteStore):
         """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`. meter:
         counts each sign-in.
 
-        Raises InvalidStoreConfig for credentials that cannot be used.
+        Raises InvalidStoreConfig for unusable credentials.
         """
         options = {
             "client_options": client_options(config),
@@ -48,7 +48,7 @@ class GcsStore(RemoteStore):
         exist.
         """
         self._check(key)
-        # Generation 0 would mean that there must be no object.
+        # Generation 0 would require that there is no object.
         if not (etag.isascii() and etag.isdecimal() and int(etag)):
             raise await self._refusal(key)
         try:

@@ -1,4 +1,4 @@
-"""Find Google Cloud credentials: a file in the URL or the environment, gcloud's file, or the
+"""Find Google Cloud credentials: a file given by the URL or the environment, gcloud's file, or the
 service account of the pod or machine. obstore renews them, except for `external_account`.
 
 Source: Google Cloud, "How Application Default Credentials works".
@@ -33,7 +33,7 @@ _HIDDEN: Final = (
     "GOOGLE_BUCKET",
     "GOOGLE_BUCKET_NAME",
 )
-"""Variables that only obstore reads, and prefers to the options of the client."""
+"""Environment variables that only obstore reads, and that override the options of the client."""
 _hiding: Final = Lock()
 
 
@@ -42,7 +42,7 @@ def credentials(
 ) -> dict[str, Any]:
     """Return the options of the client. An emulator on this machine receives a placeholder token.
 
-    meter: counts each sign-in. Raises InvalidStoreConfig for a file that cannot be used.
+    meter: counts each sign-in. Raises InvalidStoreConfig for an unusable file.
     """
     if config.credentials_file is not None:
         return _from_file(config.credentials_file, "credentials_file", config, meter)
@@ -56,15 +56,15 @@ def credentials(
 
 @contextmanager
 def hidden_variables() -> Generator[None, None, None]:
-    """Hide the variables with which obstore would override `credentials`, while a client is
-    created.
+    """Hide the environment variables with which obstore would override `credentials` while a client
+    is created.
 
     Other threads do not see these variables in the meantime.
     """
     with _hiding:
         names = [name for name in _HIDDEN if name in os.environ]
         if not os.environ.get(_VARIABLE, "unset"):
-            names.append(_VARIABLE)  # obstore would open the file ""
+            names.append(_VARIABLE)  # otherwise, obstore would open the file ""
         hidden = {name: os.environ.pop(name) for name in names}
         try:
             yield

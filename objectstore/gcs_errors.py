@@ -13,7 +13,7 @@ _LOCKED: Final = frozenset({"RetentionPolicyNotMet", "ObjectUnderActiveHold"})
 
 
 def gcs_dialect(config: GcsConfig) -> Dialect:
-    """Return how a bucket of Google Cloud Storage reports errors."""
+    """Return the error dialect of a Google Cloud Storage bucket."""
     return Dialect(
         store="Google Cloud Storage",
         bucket=config.bucket,

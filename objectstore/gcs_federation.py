@@ -1,8 +1,8 @@
-"""Sign in to Google Cloud with a token of another identity provider: `external_account` files.
+"""Sign in to Google Cloud with a token from another identity provider (`external_account` files).
 
-Google's STS exchanges a token from a file or a URL for an access token, with which a service
-account may be impersonated.
-Source: RFC 8693; Google AIP-4117; IAM Credentials API, `generateAccessToken`.
+Google's STS exchanges a token from a file or a URL for an access token, which may then be used to
+impersonate a service account. Source: RFC 8693; Google AIP-4117; IAM Credentials API,
+`generateAccessToken`.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ _LIFETIME_S: Final = 3_600
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of the other provider's token. field: field of a JSON document; None for plain
-    text.
+    """The source of the other provider's token. field: field of a JSON document that contains the
+    token; None for plain text.
     """
 
     file: str | None
@@ -134,7 +134,9 @@ def _required(content: Mapping[str, Any], name: str) -> str:
 
 
 def _url(url: str, *, may_be_plain: bool = False) -> str:
-    """Return the URL. Tokens are sent with TLS, except to servers on this machine."""
+    """Return the URL, which must use TLS because tokens are sent to it, except for servers on this
+    machine.
+    """
     scheme = urlsplit(url).scheme
     if scheme == "https" or (scheme == "http" and (may_be_plain or is_loopback(url))):
         return url
@@ -173,7 +175,7 @@ def _send(url: str, body: bytes | None, headers: Mapping[str, str]) -> str:
 
 
 def _shown(url: str) -> str:
-    """Return the URL without its parameters, which may be secret, for errors."""
+    """Return the URL without its parameters, which may be secret, for use in errors."""
     return url.partition("?")[0]
 
 

@@ -11,7 +11,7 @@ from penstock.objectstore.errors import ListTooLong
 from penstock.objectstore.ports import ObjectInfo
 
 LISTED_MAX: Final = 1_000_000
-"""Maximum number of keys that are sorted in memory, about 300 bytes each. A WAL store contains a
+"""Maximum number of keys that are sorted in memory, each about 300 bytes. A WAL store contains a
 few thousand.
 """
 

@@ -1,8 +1,9 @@
 """Check keys by the same rules for every backend.
 
-Invariant: S3, MinIO and a directory can store a valid key, and it cannot lead out of the directory.
-The rules are stricter than those of S3: some HTTP proxies rewrite `.` and `..` segments, and XML
-cannot contain control characters. Sorting `str` by code point results in the order of UTF-8 bytes.
+Invariant: S3, MinIO and a directory can store a valid key, and a key cannot refer to a file outside
+of the directory. The rules are stricter than those of S3: some HTTP proxies rewrite `.` and `..`
+segments, and XML cannot contain control characters. Sorting `str` by code point results in the
+order of UTF-8 bytes.
 """
 
 import re
@@ -14,7 +15,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]|\A/|/\Z|//|(?:\A|/)\.\.?(?
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKey for a key that some backend cannot store. Takes about 0.6 us."""
+    """Raise InvalidKey for a key that some backend cannot store. This takes about 0.6 us."""
     if not key:
         raise InvalidKey(key, "it is empty")
     if _FORBIDDEN.search(key):

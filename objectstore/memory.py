@@ -28,7 +28,7 @@ def wall_ms() -> int:
 
 JOIN_BYTES_MAX: Final = 64 * 1024
 """Larger bodies are stored as the buffers that were passed (see `ports.Body`), because a copy takes
-about 1 ms per MB in page faults. Smaller bodies are copied, because the buffer objects would need
+about 1 ms per MB in page faults. Smaller bodies are copied, because the buffer objects would use
 more memory.
 """
 
@@ -39,8 +39,8 @@ class _Stored:
     info: ObjectInfo
 
     def cut(self, start: int, end: int) -> bytes:
-        """Return bytes [start, end), fewer if the object ends earlier. Does not copy a chunk that
-        is exactly this range.
+        """Return bytes [start, end), or fewer if the object ends earlier. A chunk that is exactly
+        this range is not copied.
         """
         parts: list[Buffer] = []
         at = 0
@@ -59,8 +59,8 @@ class _Stored:
 
 
 class MemoryStore:
-    """Store objects in a dict and their keys in a sorted list. All clients of the process share one
-    instance.
+    """Stores objects in a dict and their keys in a sorted list. All clients of the process share
+    one instance.
     """
 
     def __init__(self, now_ms: Callable[[], int] = wall_ms) -> None:
@@ -117,7 +117,7 @@ class MemoryStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. As in S3, each page is a snapshot, but not the whole list."""
+        """See ObjectStore.list. As in S3, each page is a snapshot, but the whole list is not."""
         at = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
         left = limit or sys.maxsize
         while page := self._keys[at : at + min(LIST_PAGE_COUNT, left)]:
@@ -137,7 +137,7 @@ class MemoryStore:
                 del self._keys[bisect_left(self._keys, key)]
 
     async def close(self) -> None:
-        """Do nothing: other clients of the process may still use the objects."""
+        """Do nothing, because other clients in the process may still use the objects."""
 
     def _stored(self, key: str) -> _Stored:
         check_key(key)

@@ -1,8 +1,8 @@
 """Count requests, bytes, errors and latencies of a store per operation.
 
-Invariant: results pass through unchanged. Below `RetryingStore` it counts requests, above it calls.
-A list counts once per page, because each page is one request. Must not import a metrics library:
-`snapshot` returns values. Source: SlateDB instrumented_object_store.
+Invariant: results pass through unchanged. When wrapped by `RetryingStore`, it counts requests; when
+wrapping one, it counts calls. A list counts once per page, because each page is one request. Must
+not import a metrics library: `snapshot` returns values. Source: SlateDB instrumented_object_store.
 """
 
 import time
@@ -23,7 +23,7 @@ class OperationStats:
 
     count: int
     errors: Mapping[str, int]
-    """Failed calls by name of the error class."""
+    """Number of failed calls by the name of the error class."""
     read_bytes: int
     written_bytes: int
     """Bytes of successful calls only."""
@@ -32,7 +32,7 @@ class OperationStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """The totals of all operations that were used, by name of the port's method."""
+    """The totals of all operations that were used, by the name of the port's method."""
 
     operations: Mapping[str, OperationStats]
 
@@ -56,7 +56,7 @@ class _Meter:
 
 
 class StoreMeter:
-    """Collect the counts of one or several stores. It can be created before them."""
+    """Collects the counts of one or several stores. It can be created before the stores."""
 
     def __init__(self) -> None:
         self._meters: dict[str, _Meter] = {}
@@ -74,7 +74,7 @@ class StoreMeter:
 
 
 class MeteredStore:
-    """Wrap a store and count its calls."""
+    """Wraps a store and counts its calls."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class MeteredStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. Measures the wait for the first key of each page."""
+        """See ObjectStore.list. The latency is the wait for the first key of each page."""
         found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:
             with self._measured("list"):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _SMB: Final = frozenset({"cifs", "smb3", "smbfs", "smb2"})
 _FUSE_WITH_LINKS: Final = frozenset({"fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs"})
-"""FUSE file systems that have their own servers and support hard links."""
+"""FUSE file systems that have servers of their own and support hard links."""
 _NO_LINKS: Final = frozenset(
     {"vfat", "msdos", "exfat", "afs", "9p", "iso9660", "squashfs", "erofs"}
 )
@@ -20,7 +20,9 @@ _NFS_OPTIONS: Final = (
 
 
 class Mount(NamedTuple):
-    """One line of the mount table. options: of the mount and of the file system, by name."""
+    """One line of the mount table. options: the options of the mount and the file system, by
+    name.
+    """
 
     point: str
     fs_type: str
@@ -29,9 +31,7 @@ class Mount(NamedTuple):
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """Return the mounts of /proc/self/mountinfo in their order. Lines that are not valid are
-    skipped.
-    """
+    """Return the mounts in /proc/self/mountinfo, in order. Invalid lines are skipped."""
     found: list[Mount] = []
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
@@ -48,8 +48,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the mount that contains an absolute path without links: the deepest one. If several
-    are mounted at the same point, return the last one.
+    """Return the mount that contains an absolute path without links: the one with the longest mount
+    point. If several have the same mount point, return the last one.
     """
     best: Mount | None = None
     for mount in mounts:
@@ -60,8 +60,8 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
 
 
 def why_unsuitable(mount: Mount) -> str | None:
-    """Return why several machines cannot share a directory on this mount, with the remedy; None if
-    nothing is known against it.
+    """Return the reason why several machines cannot share a directory on this mount, with the
+    remedy, or None if no reason is known.
     """
     fs_type = mount.fs_type
     if fs_type in _SMB:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 _PRIVATE_DOMAINS: Final = frozenset(
     {"localhost", "local", "internal", "lan", "svc", "test", "home.arpa"}
 )
-"""Domains that do not exist in the public DNS. Names of Kubernetes services end with `svc`."""
+"""Domains that do not exist in the public DNS. The names of Kubernetes services end with `svc`."""
 
 
 def is_loopback(endpoint: str) -> bool:
@@ -24,8 +24,8 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def is_private(endpoint: str) -> bool:
-    """Return whether the server in the URL is in a private network: it is a private address, a host
-    name without a domain, or a host name in one of `_PRIVATE_DOMAINS`.
+    """Return whether the server in the URL is in a private network: it has a private address, a
+    host name without a domain, or a host name in one of `_PRIVATE_DOMAINS`.
     """
     host = (urlsplit(endpoint).hostname or "").rstrip(".")
     try:

@@ -14,29 +14,29 @@ from penstock.base.buffers import Buffer
 Body = Buffer | Sequence[Buffer]
 """The content of an object. A memoryview may have any element type, shape and stride; its bytes in
 C order are stored. The backend concatenates a sequence at most once. The caller must not change a
-buffer afterwards, even after the call has returned: the memory store keeps it.
+buffer, even after the call has returned, because the memory store keeps it.
 """
 
 LIST_PAGE_COUNT = 1_000
-"""Number of keys in one page of a list, the maximum of S3. Each page is one request, billed as a
-PUT.
+"""Number of keys in one page of a list, which is the maximum of S3. Each page is one request,
+billed as a PUT.
 """
 
 DELETE_BATCH_COUNT = 1_000
-"""Number of keys in one multi-object delete, the maximum of S3."""
+"""Number of keys in one multi-object delete, which is the maximum of S3."""
 
 KEY_BYTES_MAX = 1_024
-"""Longest key in UTF-8 bytes, as in S3."""
+"""Maximum length of a key in UTF-8 bytes, as in S3."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """The metadata of an object.
 
-    `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: the same bytes
-    have the same etag, so each `put_if_match` of a register must write something new. Compare an
-    etag from `list` only with others from `list`: on Google Cloud Storage these are hashes, while
-    all other calls return generations.
+    `etag` is opaque: compare it, but never parse it. On S3 it is a hash of the content: the same
+    bytes have the same etag, so each `put_if_match` on a register must write different content.
+    Compare an etag from `list` only with other etags from `list`: on Google Cloud Storage, these
+    are hashes, whereas all other calls return generations.
     """
 
     key: str
@@ -47,8 +47,8 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTail:
-    """The last bytes of an object and the size of the whole. `data` is everything if the object is
-    shorter.
+    """The last bytes of an object, and the size of the whole object. `data` is the whole object if
+    it is shorter.
     """
 
     data: bytes
@@ -56,28 +56,28 @@ class ObjectTail:
 
 
 class ObjectStore(Protocol):
-    """Store bytes by key. One instance serves many tasks of one event loop."""
+    """Stores bytes by key. One instance serves many tasks of one event loop."""
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ObjectNotFound."""
         ...
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Return bytes [start, start+length), fewer if the object ends inside; start >= 0, length >
-        0. They may be a view, so that nothing is copied.
+        """Return bytes [start, start+length), or fewer if the object ends within this range; start
+        >= 0, length > 0. The result may be a view, to avoid a copy.
 
         Raises ObjectNotFound, and RangeNotSatisfiable if the object ends at or before `start`.
         """
         ...
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """Return the last `length` > 0 bytes, for footers; nothing for an empty object. Sends one
+        """Return the last `length` > 0 bytes, for footers; no bytes for an empty object. Sends one
         request, or two if the store has no suffix ranges (Azure).
         """
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return size, version and time of the object. Raises ObjectNotFound."""
+        """Return the size, version and time of the object. Raises ObjectNotFound."""
         ...
 
     async def put(self, key: str, body: Body) -> str:
@@ -87,15 +87,15 @@ class ObjectStore(Protocol):
     async def put_if_absent(self, key: str, body: Body) -> str:
         """Write the object only if the key is free, and return its etag.
 
-        Raises PreconditionFailed if it is taken, ConditionalConflict if another conditional write
-        is in progress.
+        Raises PreconditionFailed if it is taken, and ConditionalConflict if another conditional
+        write is in progress.
         """
         ...
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """Replace only the version with this etag, and return the new etag.
 
-        Raises PreconditionFailed for another version, ObjectNotFound if there is none,
+        Raises PreconditionFailed for a different version, ObjectNotFound if there is no object, and
         ConditionalConflict in a race.
         """
         ...
@@ -103,20 +103,20 @@ class ObjectStore(Protocol):
     def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """Yield objects under the prefix with keys greater than `start_after`, in order of their
-        UTF-8 bytes; at most `limit`, 0 means all.
+        """Yield objects under the prefix with keys greater than `start_after`, in the order of
+        their UTF-8 bytes, at most `limit`; 0 means all.
 
-        Pages are fetched as the iterator advances. Objects written or deleted meanwhile may or may
-        not be included.
+        Pages are fetched as the iterator advances. Objects written or deleted in the meantime may
+        or may not be included.
         """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete all keys; absent ones are ignored. Not atomic: after an error, some may be
-        deleted.
+        """Delete all keys; absent keys are ignored. This is not atomic: after an error, some keys
+        may have been deleted.
         """
         ...
 
     async def close(self) -> None:
-        """Release connections and threads. Call nothing afterwards."""
+        """Release connections and threads. The store cannot be used after this."""
         ...

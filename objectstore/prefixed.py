@@ -11,8 +11,8 @@ from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 
 class PrefixedStore:
-    """Wrap a store and add `prefix`, which ends with a slash, to every key. replaced: the prefix
-    that every key must have, and that `prefix` replaces.
+    """Wraps a store and adds `prefix`, which ends with a slash, to every key. replaced: the prefix
+    that every key must have and that `prefix` replaces.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, *, replaced: str = "") -> None:

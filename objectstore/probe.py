@@ -23,27 +23,27 @@ from penstock.objectstore.ports import ObjectStore
 RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8
 _RACER_BYTES: Final = 16_384
-"""Size of the bodies, which is large enough to widen the race in a store that checks before it has
-read the body.
+"""Size of the bodies, large enough to widen the race in a store that checks the condition before it
+has read the body.
 """
 
 _ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
-"""In the order of their bytes: `-` is before `/`, and upper before lower case."""
+"""Key suffixes in byte order: `-` is before `/`, and uppercase before lowercase."""
 
 
 async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored or ListOrderUnsupported if Penstock cannot run on the store.
 
-    unique: a value that no other probe uses (a UUID). Sends about 40 requests, on Google about 50.
-    Other store errors propagate.
+    unique: a value that no other probe uses (a UUID). Sends about 40 requests, or about 50 on
+    Google. Other store errors propagate.
     """
     await probe_conditional_writes(store, key_prefix, unique)
     await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
 
 
 async def probe_wal_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
-    """Raise ConditionalWritesIgnored or ListOrderUnsupported if WALs cannot be in the store. They
-    replace nothing, so `put_if_match` is not needed.
+    """Raise ConditionalWritesIgnored or ListOrderUnsupported if WALs cannot be in the store. WALs
+    never replace objects, so `put_if_match` is not needed.
 
     unique: a value that no other probe uses (a UUID). Other store errors propagate.
     """
@@ -86,8 +86,8 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
 
 @asynccontextmanager
 async def _deleting(store: ObjectStore, keys: Sequence[str]) -> AsyncGenerator[None]:
-    """Delete the objects at the end. The first error is raised, and if the store did not respond
-    until a deadline, nothing more is sent to it: `penstock doctor` finds objects that are left.
+    """Delete the objects at the end. The first error is raised. If the store has not responded by a
+    deadline, nothing more is sent to it; `penstock doctor` finds objects that are left.
     """
     try:
         yield
@@ -111,7 +111,9 @@ async def _probe_list_order(store: ObjectStore, key: str) -> None:
 
 
 async def _race(store: ObjectStore, key: str) -> None:
-    """Run several concurrent writers. After lost responses, no call may have succeeded."""
+    """Run several concurrent writers. If responses were lost, it is possible that no call has
+    succeeded.
+    """
     bodies = [bytes([racer]) * _RACER_BYTES for racer in range(RACERS_COUNT)]
     outcomes = await asyncio.gather(
         *(store.put_if_absent(key, body) for body in bodies), return_exceptions=True

@@ -50,15 +50,17 @@ ONCE: Final[Any] = {
 }
 
 _list: Final = cast("Any", obstore).list
-"""Untyped, because its type stub needs an Arrow package."""
+"""Untyped, because its type stub requires an Arrow package."""
 
 _HIGHEST_CHARACTER: Final = "\U0010ffff"
 _DELETIONS_AT_ONCE: Final = 16
-"""Maximum number of concurrent deletions of single keys. More would delay other requests."""
+"""Maximum number of concurrent deletions of single keys. A higher number would delay other
+requests.
+"""
 
 
 class RemoteStore(ABC):
-    """Access the objects of one bucket. Every method may raise any retriable ObjectStoreError,
+    """Accesses the objects of one bucket. Every method may raise any retriable ObjectStoreError,
     AccessDenied and BucketNotFound. Subclasses define the client, the delete and the version
     tokens.
     """
@@ -79,7 +81,8 @@ class RemoteStore(ABC):
         self._check(key)
         try:
             async with self._connections:
-                # A view of obstore's memory: a copy would take 0.3 ms of CPU per MB.
+                # This is a view of obstore's memory, because a copy would take 0.3 ms of CPU per
+                # MB.
                 return memoryview(
                     await until_exit(
                         obstore.get_range_async(self._client, key, start=start, length=length)
@@ -128,8 +131,8 @@ class RemoteStore(ABC):
         """See ObjectStore.list.
 
         The client can only list folders. The list of the folder starts at the first key that can
-        have the prefix and ends after the last. Each page of 1,000 keys is one request, even with a
-        limit.
+        have the prefix and ends after the last one. Each page of 1,000 keys is one request, even
+        with a limit.
         """
         found = 0
         async for info in self._folder_of(prefix, max(start_after, _before(prefix))):
@@ -210,8 +213,8 @@ class RemoteStore(ABC):
         )
 
     async def _get(self, operation: str, key: str, options: Any = None) -> tuple[bytes, int]:  # noqa: ANN401 (obstore's GetOptions)
-        """Return the bytes and the size of the whole object. Raises if the connection ends
-        early.
+        """Return the bytes, and the size of the whole object. Raises an error if the connection
+        ends early.
         """
         self._check(key)
         given: Any = options or {}
@@ -239,7 +242,7 @@ class RemoteStore(ABC):
 
     async def _call(self, operation: str, key: str, request: Callable[[], Awaitable[_T]]) -> _T:
         """Run a request. request: called when a connection is free, because obstore sends a request
-        as soon as it is created, before it is awaited.
+        as soon as it is created, even before it is awaited.
         """
         try:
             async with self._connections:
@@ -268,7 +271,7 @@ class _TailRefused(Exception):
 
 
 def make_client(client: Callable[..., Any], bucket: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 (one of obstore's clients)
-    """Return a client without retries. Options that are None are left out.
+    """Return a client without retries. Options that are None are omitted.
 
     Raises InvalidStoreConfig for options that obstore does not accept, such as a malformed key.
     """

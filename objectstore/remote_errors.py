@@ -1,8 +1,8 @@
 """Translate obstore's errors into the port's errors.
 
 Invariant: if a write may have taken place, the error is Unavailable. obstore's classes are too
-coarse (a 409 of a race and a 412 are both AlreadyExistsError), so status and error code are parsed
-from the text, whose format the tests pin. Source: object_store, client/retry.rs.
+coarse (a 409 of a race and a 412 are both AlreadyExistsError), so the status and error code are
+parsed from the text, whose format is pinned by tests. Source: object_store, client/retry.rs.
 """
 
 import os
@@ -48,9 +48,7 @@ _DELETION: Final = re.compile(
     r"(?:DeleteObjects|Bulk delete) request failed for key (.*?): (.*) \(code: (\w+)\)", re.DOTALL
 )
 _DELETION_STATUS: Final = {"AccessDenied": 403, "NoSuchBucket": 404}
-"""HTTP statuses by S3 error code, for failures of single keys, which a response with status 200
-contains.
-"""
+"""HTTP statuses by S3 error code, for failures of single keys in a response with status 200."""
 
 _QUOTED: Final = re.compile(r'"([^"]+)"')
 _NAME: Final = re.compile(r"\b[A-Z]\w+")
@@ -62,7 +60,7 @@ _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAbor
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """An error response of a store. code: empty for a HEAD, whose response has no body."""
+    """An error response of a store. code: empty for a HEAD request, whose response has no body."""
 
     operation: str
     key: str
@@ -80,9 +78,9 @@ class Dialect:
     """The differences between the errors of S3, Google and Azure.
 
     missing_codes: error codes for a missing bucket. sign_in: advice if there are no credentials,
-    shown if one of `metadata_hosts` does not respond. sign_in_retriable: further statuses of token
-    endpoints after which a retry may succeed. special: returns the error of a response that the
-    status does not determine; None for other responses.
+    shown if one of `metadata_hosts` does not respond. sign_in_retriable: additional statuses of
+    token endpoints after which a retry may succeed. special: returns the error for a response whose
+    status is not sufficient; None for other responses.
     """
 
     store: str
@@ -99,7 +97,7 @@ class Dialect:
 
 def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> ObjectStoreError:
     """Return the port's error for one of CLIENT_ERRORS. RangeNotSatisfiable is raised by the
-    caller, which has the requested range.
+    caller, which knows the requested range.
     """
     text = _text(error)
     if (deletion := _DELETION.search(text)) is not None:
@@ -155,7 +153,7 @@ def is_range_error(error: Exception) -> bool:
     text = _text(error)
     if (nothing := _CONTENT_RANGE.search(text)) is not None:
         return int(nothing[2]) < int(nothing[1])
-    if "Wanted range starting at" in text:  # raised by obstore's validation of the response
+    if "Wanted range starting at" in text:  # raised when obstore validates the response
         return True
     status = _STATUS.search(text)
     return status is not None and status[1] == "416"
@@ -194,7 +192,7 @@ def error_from_response(response: ErrorResponse, dialect: Dialect) -> ObjectStor
 
 
 def _dump(error: Exception) -> str:
-    """Return the part of the error's debug output that contains the cause, if there was no
+    """Return the part of the error's debug output that contains the cause if there was no
     response.
     """
     return str(error).partition("HttpError {")[2]

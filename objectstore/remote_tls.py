@@ -1,7 +1,7 @@
 """Explain failed connections to the store. Pure.
 
 obstore has no classes for errors of reqwest, hyper and rustls, so their names are parsed from the
-debug output of the error, whose format the tests pin.
+error's debug output, whose format is pinned by tests.
 """
 
 import re
@@ -44,7 +44,7 @@ _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "AL
 
 
 def tls_fault(dump: str) -> str | None:
-    """Return the TLS problem of the store and a remedy; None if another attempt may succeed. After
+    """Return the store's TLS problem and a remedy, or None if another attempt may succeed. After
     such a fault, nothing was sent.
     """
     found = _CERTIFICATE.search(dump)

@@ -1,7 +1,7 @@
 """Renew temporary credentials in the background.
 
 Invariant: a thread renews credentials while requests use the old ones. Requests wait only if no
-credentials are valid. There is no timer: obstore requests credentials, at the latest 5 minutes
+credentials are valid. There is no timer: obstore requests new credentials at the latest 5 minutes
 before `expires_at` (object_store, client/token.rs). Must not import botocore.
 """
 
@@ -26,11 +26,11 @@ _log = get_logger(__name__)
 RETRIABLE_STATUSES: Final = frozenset({408, 410, 429})
 """Statuses of a token endpoint, in addition to 5xx, after which a retry may succeed."""
 _RENEW_BEFORE_S: Final = 900.0
-"""Time before the expiry at which credentials are renewed, as in botocore. Those that are valid for
-less than 30 minutes are renewed after half of the time.
+"""Time before the expiry at which credentials are renewed, as in botocore. Credentials that are
+valid for less than 30 minutes are renewed after half of that time.
 """
 _READ_AGAIN_S: Final = 300.0
-"""Interval for rereading keys without an expiry, because other programs may replace them."""
+"""Interval for rereading keys that do not expire, because other programs may replace them."""
 _ASKS_BEFORE_S: Final = 300.0
 _FIRST_PAUSE_MS: Final = 1_000
 _PAUSE_MAX_MS: Final = 60_000
@@ -51,7 +51,7 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AwsKeys:
-    """Access keys of AWS."""
+    """AWS access keys."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -80,7 +80,7 @@ class BearerToken:
 
 
 class RenewedCredentials:
-    """A credential provider of obstore."""
+    """A credential provider for obstore."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class RenewedCredentials:
         self._backoff = _new_backoff()
 
     def __call__(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """Return valid credentials, or an awaitable for them. Called in threads of the client.
+        """Return valid credentials, or an awaitable for them. Called in the client's threads.
 
         Raises OSError if a retry may succeed, and SignInFailed if it cannot.
         """

@@ -1,7 +1,7 @@
 """Retry every operation of the port, with a deadline for each call.
 
-Invariant: a conditional write that took place is never reported as rejected. If a 412 follows a
-lost response, the stored object is compared with the body: if they are equal, the write took place.
+Invariant: a conditional write that succeeded is never reported as rejected. If a 412 follows a lost
+response, the stored object is compared with the body: if they are equal, the write succeeded.
 Bodies of conditional writes must thus differ between writers (they contain node id and epoch).
 """
 
@@ -32,20 +32,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The pauses between attempts and the deadline of a call."""
+    """The pauses between attempts, and the deadline of a call."""
 
     backoff_ms: int = 50
-    """Maximum of the first pause. The p50 of a small request to S3 is about 20 ms."""
+    """Maximum length of the first pause. The p50 of a small request to S3 is about 20 ms."""
     backoff_max_ms: int = 5_000
     deadline_ms: int = 30_000
-    """Limit for one call with all its attempts (for a list: for one page)."""
+    """Timeout of one call including all attempts (of one page for a list)."""
 
 
 class RetryingStore:
-    """Wrap a store and retry every retriable error until the deadline.
+    """Wraps a store and retries every retriable error until the deadline.
 
-    A plain `put` whose first attempt is delayed in the store may overwrite a newer write of the
-    key, so use `put_if_match` for keys that change.
+    If the first attempt of a plain `put` is delayed in the store, it may overwrite a newer write of
+    the key, so use `put_if_match` for keys that change.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class RetryingStore:
         name: str = "",
         on_slow: Callable[[], None] | None = None,
     ) -> None:
-        """clock, sleep: in seconds, as in the event loop. name: of the store, for errors. on_slow:
-        called by each call that takes SLOW_S.
+        """clock, sleep: in seconds, as in the event loop. name: the name of the store, for errors.
+        on_slow: called by each call that takes SLOW_S.
         """
         self._store = store
         self._policy = policy or RetryPolicy()
@@ -103,7 +103,7 @@ class RetryingStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match.
 
-        PreconditionFailed does not prove that nothing was written: the response may have been lost
+        PreconditionFailed does not prove that nothing was written: the response may have been lost,
         and another writer may have replaced the object before the comparison. Read the object to
         find out.
         """

@@ -1,7 +1,7 @@
 """Route keys to several stores by prefix.
 
 Invariant: a key below the routed root is never sent to the main store, so a missing store is an
-error and not mistaken for a missing object.
+error and is not mistaken for a missing object.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ class RoutedStore:
         self._routes[prefix] = store
 
     def remove(self, prefix: str) -> None:
-        """Stop routing keys with this prefix; using one then raises StoreUnknown."""
+        """Stop routing keys with this prefix; using such a key then raises StoreUnknown."""
         del self._routes[prefix]
 
     def _of(self, key: str) -> ObjectStore:
@@ -76,7 +76,7 @@ class RoutedStore:
         return self._of(prefix).list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete all keys, one store after the other."""
+        """Delete all keys, one store after another."""
         by_store: dict[int, tuple[ObjectStore, list[str]]] = {}
         for key in keys:
             store = self._of(key)

@@ -1,7 +1,7 @@
-"""Access S3, and stores with its API.
+"""Access S3, and stores with the S3 API.
 
-Bodies are not signed but have a CRC64NVME, which the store checks: it detects more errors than TLS
-alone and takes 1 ms for 8 MiB, compared with 5 to 20 ms for SHA-256.
+Bodies are not signed, but the store verifies their CRC64NVME. It detects more errors than TLS alone
+and takes 1 ms for 8 MiB, compared to 5 to 20 ms for SHA-256.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from penstock.objectstore.s3_errors import s3_dialect
 
 
 class S3Store(RemoteStore):
-    """Access the objects of one bucket of S3."""
+    """Accesses the objects of one S3 bucket."""
 
     def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
         """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`. meter:
         counts each sign-in.
 
-        Raises InvalidStoreConfig for a profile or a CA bundle that cannot be used.
+        Raises InvalidStoreConfig for an unusable profile or CA bundle.
         """
         self._config = config
         self._connect = partial(
@@ -49,7 +49,7 @@ def _options(config: S3Config, aws: AwsSettings) -> dict[str, Any]:
         "endpoint": config.endpoint,
         "region": aws.region,
         "virtual_hosted_style_request": not config.path_style,
-        # Environment variables that only obstore reads would override these.
+        # Environment variables that only obstore reads would override these options.
         "conditional_put": "etag",
         "s3_express": config.is_express,
         "skip_signature": False,

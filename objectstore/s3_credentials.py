@@ -1,8 +1,8 @@
-"""Find credentials, region and CA certificates of AWS.
+"""Find AWS credentials, the region and CA certificates.
 
-Invariant: keys of the store URL precede keys of the environment, and both precede the sources of
-botocore: profiles, SSO, assumed roles, programs, web identity, containers and EC2. With keys,
-botocore is not imported, because it uses 12 to 20 MB.
+Invariant: keys in the store URL take precedence over keys in the environment, and both over the
+sources of botocore: profiles, SSO, assumed roles, programs, web identity, containers and EC2. If
+there are keys, botocore is not imported, because it uses 12 to 20 MB.
 """
 
 import os
@@ -23,16 +23,16 @@ _REGION: Final = "AWS_DEFAULT_REGION"
 
 
 class AwsSettings:
-    """Settings from the store URL, the environment and the files of AWS."""
+    """Settings from the store URL, the environment and the AWS configuration files."""
 
     def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
-        """meter: counts each sign-in. Raises InvalidStoreConfig for a profile, a key or a CA bundle
-        that cannot be used.
+        """meter: counts each sign-in. Raises InvalidStoreConfig for an unusable profile, key or CA
+        bundle.
         """
         environ = os.environ
         is_url, is_environment = config.access_key is not None, bool(environ.get(_KEY))
         self.region = config.region or environ.get("AWS_REGION") or environ.get(_REGION)
-        """None leaves the default of the client, us-east-1."""
+        """None to use the client's default, us-east-1."""
         ca_file = environ.get("AWS_CA_BUNDLE")
         self.credentials: Callable[[], Any] | None = None
         """Provider of access keys for the client; None if the client reads them from the

@@ -1,4 +1,4 @@
-"""Describe the errors of S3 and of servers with its API.
+"""Describe the errors of S3 and of servers with the S3 API.
 
 Source: S3 API "Error responses"; conditional writes return 412 PreconditionFailed and 409
 ConditionalRequestConflict.
@@ -31,7 +31,7 @@ _TOKEN_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRe
 
 
 def s3_dialect(config: S3Config) -> Dialect:
-    """Return how a bucket of S3 reports errors."""
+    """Return the error dialect of an S3 bucket."""
     flag = f" --endpoint-url {config.endpoint}" if config.endpoint else ""
     create = f"aws s3api create-bucket --bucket {config.bucket}{flag}"
     permissions = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
@@ -58,7 +58,8 @@ def _special(response: ErrorResponse) -> ObjectStoreError | None:
     if response.code in _RETRIABLE_4XX_CODES or (
         response.operation == "list" and response.status == 404
     ):
-        # versitygw lists by walking a directory, which fails if an object is deleted concurrently.
+        # versitygw lists keys by walking a directory, which fails if an object is deleted
+        # concurrently.
         return Unavailable(response.operation, response.key, response.cause)
     if response.code in _TOKEN_CODES:
         return AccessDenied(response.operation, response.key, response.cause)

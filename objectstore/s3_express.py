@@ -1,8 +1,8 @@
 """Access S3 Express One Zone: directory buckets, whose names end in `--ZONE--x-s3`.
 
-The client creates a session (CreateSession) and renews it after 4 of its 5 minutes. LIST is
-unordered and does not support start-after, so this store reads it completely and sorts it. Sources:
-S3 User Guide, "Differences for directory buckets"; object_store, aws/credential.rs.
+The client creates a session (CreateSession) and renews it after 4 of its 5 minutes of validity.
+LIST is unordered and does not support start-after, so this store reads it completely and sorts it.
+Sources: S3 User Guide, "Differences for directory buckets"; object_store, aws/credential.rs.
 """
 
 import math
@@ -22,13 +22,13 @@ _SESSION_ENDED: Final = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRef
 _BODILESS: Final = re.compile(r"status code: 400")
 _SESSION_REQUEST: Final = "CreateSession request"
 _RENEWED_INTERVAL_S: Final = 1.0
-"""Minimum time between two renewals: requests that were in flight with an old session fail later,
-and do not require another new session.
+"""Minimum time between two renewals: requests that were in flight with an old session may fail
+later, and do not require yet another session.
 """
 
 
 class S3ExpressStore(S3Store):
-    """Access the objects of one directory bucket."""
+    """Accesses the objects of one directory bucket."""
 
     def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
         """See S3Store."""
@@ -47,7 +47,8 @@ class S3ExpressStore(S3Store):
 
     def _translated(self, error: Exception, operation: str, key: str) -> ObjectStoreError:
         """Translate an error. If the session has ended early, for example while the machine was
-        suspended, replace the client, which creates a new session; the request was not executed.
+        suspended, replace the client, which creates a new session. In this case, the request was
+        not executed.
         """
         text = str(error)
         has_ended = _SESSION_ENDED.search(text) or (

@@ -1,8 +1,8 @@
 """Sign in to AWS through botocore, as the AWS CLI does.
 
 Invariant: each sign-in opens a new session, which reads changed files. There is no prompt: a
-profile with MFA uses the keys cached by the AWS CLI. Import only when a profile or a role is
-needed. Source: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
+profile with MFA uses the keys cached by the AWS CLI. Import this module only when a profile or a
+role is needed. Source: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
 """
 
 import os
@@ -28,7 +28,7 @@ _files: Final[Any] = JSONFileCache
 _providers: Final[Any] = botocore.credentials
 
 PROGRAM_LIMIT_S: Final = 60.0
-"""How long a credential_process may run."""
+"""Maximum run time of a credential_process."""
 
 _LIFETIME_MAX_S: Final = 86_400
 _TEXT_MAX: Final = 500
@@ -87,7 +87,7 @@ def open_session(region: str | None) -> Any:  # noqa: ANN401 (botocore has no ty
 
 
 def sign_in(region: str | None) -> AwsKeys:
-    """Return the credentials of the machine. May send requests, run a program, and block.
+    """Return the credentials of the machine. This may send requests, run a program, and block.
 
     Raises SignInFailed, or OSError if a retry may succeed.
     """
@@ -103,14 +103,14 @@ def sign_in(region: str | None) -> AwsKeys:
         keys = found.get_frozen_credentials()
     except SignInFailed:
         raise
-    except Exception as error:  # includes errors in files and programs
+    except Exception as error:  # also covers errors in files and programs
         raise _explained(error, session) from error
     return AwsKeys(keys.access_key, keys.secret_key, keys.token, _left_s(found))
 
 
 def _left_s(found: Any) -> float | None:  # noqa: ANN401
-    """Return how long the keys are valid, in seconds; None if they do not expire. botocore only
-    reports whether the remaining time is less than a given time.
+    """Return how long the keys are valid, in seconds; None if they do not expire. botocore reports
+    only whether the remaining time is less than a given time.
     """
     if not hasattr(found, "refresh_needed"):
         return None
@@ -130,7 +130,7 @@ def _restrict(session: Any) -> None:  # noqa: ANN401
             profile_name=profile, load_config=lambda: session.full_config, popen=_Program
         )
 
-    # Used for profiles with a source profile.
+    # Used for profiles that have a source profile.
     roles._profile_provider_builder._create_process_provider = provider_of
 
 
@@ -160,7 +160,7 @@ class _Program(subprocess.Popen[bytes]):
 
 
 class _CachedByCli:
-    """The keys of assumed roles that `aws` has cached. Never writes."""
+    """The keys of assumed roles that `aws` has cached. Read-only."""
 
     def __init__(self) -> None:
         self._files = _files(str(Path(_CLI_CACHE).expanduser()))
@@ -224,8 +224,8 @@ def _for(session: Any) -> str:  # noqa: ANN401
 
 
 def _flag(session: Any, *options: str) -> str:  # noqa: ANN401
-    """Return the --profile flag for the first profile, among the current one and its source
-    profiles, with one of the options; by default, for the current profile.
+    """Return the --profile flag for the first profile that has one of the options, among the
+    current profile and its source profiles; by default, for the current profile.
     """
     profiles: dict[str, dict[str, str]] = session.full_config.get("profiles", {})
     name, seen = session.profile or "default", set[str]()

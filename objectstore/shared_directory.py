@@ -1,4 +1,4 @@
-"""Store objects in a directory that several machines share, for WALs: NFS, CephFS and the like.
+"""Store objects in a directory that several machines share, for WALs: on NFS, CephFS and the like.
 
 Invariant: an object appears under its key by one link(2), after its bytes have been synced. Locks
 and unnamed files are not used, because NFS lacks them. Folders are created only for keys that
@@ -34,16 +34,18 @@ from penstock.objectstore.mounts import mount_of, parse_mountinfo, why_unsuitabl
 from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 THREADS_MAX: Final = 16
-"""Enough threads for the PUTs of a broker (8), hedges, reads and deletes, all of which may hang."""
+"""Maximum number of threads, enough for a broker's PUTs (8), hedges, reads and deletes, all of
+which may hang.
+"""
 WAITING_MAX: Final = 1_000
 DEADLINE_S: Final = 30.0
-"""Limit of one call, as for a bucket. A hung call continues after it, so the outcome of a write is
-unknown.
+"""Timeout of one call, as for a bucket. A hung call continues after it, so the outcome of a write
+is unknown.
 """
 _FOLDER_ATTEMPTS: Final = 8
 _TEMPORARY: Final = b".penstock-"
-"""Prefix of temporary files. Names that begin with a dot are not objects: temporary files, NFS
-files (.nfs*) for deleted files that are still open, and snapshots of storage systems.
+"""Prefix of temporary files. Files whose names begin with a dot are not objects: temporary files,
+NFS files (.nfs*) for deleted files that are still open, and snapshots of storage systems.
 """
 _STALE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
@@ -60,14 +62,14 @@ def _always(_key: str) -> bool:
 
 
 class SharedDirectoryStore:
-    """Store objects as plain files below a directory that exists. The first call checks its file
+    """Stores objects as plain files below an existing directory. The first call checks its file
     system, and any call raises FileSystemUnsuitable if the file system cannot be shared.
 
     `put_if_absent` is link(2), which the server executes atomically. `put_if_match` is not
-    supported, as it would need locks. Times are taken from the file system. As in `DirectoryStore`,
-    a key cannot be the folder of another one, and a segment has at most 255 bytes; here, it does
-    not begin with a dot either. Calls run in daemon threads of the store, because a file system
-    whose server does not respond blocks them forever.
+    supported, because it would require locks. Times are taken from the file system. As in
+    `DirectoryStore`, a key cannot be the folder of another one, and a segment has at most 255
+    bytes; here, it must not begin with a dot either. Calls run in daemon threads of the store,
+    because a file system whose server does not respond blocks its callers forever.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class SharedDirectoryStore:
         read_mounts: Callable[[], str] | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        """creates_folder: whether a PUT of this key creates missing folders. Otherwise it raises
-        Unavailable. read_mounts: the mount table of this process. deadline_s: limit of one call.
+        """creates_folder: returns whether a PUT of this key creates missing folders; if not, it
+        raises Unavailable. read_mounts: returns the mount table of this process. deadline_s:
+        timeout of one call.
         """
         self._root = os.path.abspath(directory).encode()
         self._creates_folder = creates_folder
@@ -142,7 +145,8 @@ class SharedDirectoryStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete. Removes the folder of the keys if it is empty, unless it is in
-        the root, but not those above, where another process may be creating one.
+        the root. The folders above it are kept, because another process may be creating one in
+        them.
         """
         await self._run("delete", keys[0] if keys else "", self._delete, keys)
 
@@ -300,7 +304,8 @@ class SharedDirectoryStore:
 
     def _removed(self, folder: bytes) -> bool:
         """Remove a folder that contains no objects, and the temporary files in it. No process
-        writes into such a folder: the marker of a WAL is in its folder until the WAL has ended.
+        writes to such a folder, because the marker of a WAL is in the WAL's folder until the WAL
+        has ended.
         """
         with suppress(FileNotFoundError):
             names = os.listdir(folder)
@@ -320,7 +325,7 @@ class SharedDirectoryStore:
 
 
 def is_hidden(name: bytes) -> bool:
-    """Return whether files and folders with this name are not objects."""
+    """Return whether files and folders with this name are not part of the store."""
     return name.startswith(b".")
 
 

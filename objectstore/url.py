@@ -80,11 +80,11 @@ def open_store(
     environ: Mapping[str, str] = os.environ,
     meter: StoreMeter | None = None,
 ) -> ObjectStore:
-    """Open the store of a URL or config without sending anything. Cloud stores retry requests; each
+    """Open the store of a URL or config without sending requests. Cloud stores retry requests; each
     `memory:` URL opens a new store.
 
-    meter: counts each request, including retries. Close the store when done. Raises
-    InvalidStoreUrl, or OSError for a directory that cannot be used for another reason.
+    meter: counts each request, including retries. The caller must close the store. Raises
+    InvalidStoreUrl, or OSError for a directory that is unusable for another reason.
     """
     config = parse_store_url(store) if isinstance(store, str) else store
     if isinstance(config, MemoryConfig):
@@ -147,7 +147,7 @@ def _parse_file(url: str, rest: str) -> DirectoryConfig:
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
     """Return the config with defaults for a store on this machine, such as moto, which accepts any
-    credentials. Without credentials, botocore would search for them on the network.
+    credentials. If there were none, botocore would search for them on the network.
     """
     endpoint = config.endpoint
     if endpoint is None:

@@ -1,6 +1,6 @@
 """Parse s3, gs and az URLs: the name, the prefix and the parameters.
 
-Invariant: pure. Errors only contain the values of parameters in `_PUBLIC`, because other values may
+Invariant: pure. Errors contain only the values of parameters in `_PUBLIC`, because other values may
 be secret, or contain a secret after a misspelled name or a wrong separator. Parameters are the
 fields of the config.
 """
@@ -73,7 +73,7 @@ def redact_url(url: str) -> str:
     """Return a store URL without possible secrets. Also accepts malformed URLs."""
     location, mark, query = url.partition("?")
     if url.startswith("file:") and "=" not in query:
-        return url  # a question mark in the name of a directory
+        return url  # the name of the directory contains a question mark
     location, hash_mark, _ = location.partition("#")
     shown = _USER.sub(rf"\g<1>{_HIDDEN}@", location)
     if hash_mark:
@@ -95,7 +95,7 @@ def _shown(parameter: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether this may be a parameter name, rather than a part of a key or token."""
+    """Return whether this may be a parameter name rather than a part of a key or token."""
     return len(text) <= _NAME_LENGTH_MAX and _PARAMETER_NAME.fullmatch(text) is not None
 
 
