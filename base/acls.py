@@ -16,7 +16,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of an ACL matches resources. ANY and MATCH occur in filters only."""
+    """How the name in an ACL matches resources. ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -54,7 +54,7 @@ class Permission(IntEnum):
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The only authorizer, as a value of `authorizer.class.name`."""
 WILDCARD: Final = "*"
-"""As the name of a literal pattern: every resource. As a host: every host."""
+"""As the name of a literal pattern, this matches every resource; as a host, every host."""
 WILDCARD_PRINCIPAL: Final = "User:*"
 _UNKNOWN: Final = 0
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -62,12 +62,12 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 def is_known(kind: type[IntEnum], code: int) -> bool:
-    """Return whether this is a valid code of its kind, and not UNKNOWN."""
+    """Return whether this is a valid code of its type and not UNKNOWN."""
     return code in set(kind) and code != _UNKNOWN
 
 
 def is_authorizer(name: str) -> bool:
-    """Return whether this is a valid value of `authorizer.class.name`. An empty
-    value means no authorizer.
+    """Return whether this is a valid value of `authorizer.class.name`. Empty means no
+    authorizer.
     """
     return name in {"", STANDARD_AUTHORIZER, STANDARD_AUTHORIZER.rpartition(".")[2]}

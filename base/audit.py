@@ -21,13 +21,13 @@ RESOURCES_PER_LINE_MAX: Final = 20
 LINES_MAX: Final = 1_000
 INTERVAL_S: Final = 0.1
 _PRINCIPALS_MAX: Final = 1_000
-"""Maximum number of principals whose entries are counted; beyond it, all counts are dropped."""
+"""Maximum number of principals whose entries are counted; above it, all counts are dropped."""
 
 
 class ChangeLog:
-    """Entries have up to RESOURCES_PER_LINE_MAX resources. A principal gets LINES_MAX entries at
-    once, then one per INTERVAL_S with the number of suppressed ones, so that no principal can fill
-    a disk, or hide the changes of others.
+    """Writes audit entries with up to RESOURCES_PER_LINE_MAX resources each. A principal may cause
+    LINES_MAX entries at once, then one per INTERVAL_S with the number of suppressed entries, so
+    that no principal can fill a disk or hide the changes of others.
 
     now: returns the time in seconds.
     """
@@ -39,7 +39,7 @@ class ChangeLog:
     def write(
         self, change: str, resources: Sequence[str], *, principal: str, host: str, **about: str
     ) -> None:
-        """Log the changes of a principal, for example `acls_added`, with the resources. about:
+        """Log the changes made by a principal, for example `acls_added`, with the resources. about:
         other fields of the entry.
         """
         for at in range(0, len(resources), RESOURCES_PER_LINE_MAX):
@@ -66,6 +66,8 @@ class ChangeLog:
 
 
 def shown(text: str) -> str:
-    """Return a client-chosen text for logs: without control characters, at a limited length."""
+    """Return a client-chosen text for logs, without control characters and truncated if too
+    long.
+    """
     short = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
     return printable(short)

@@ -6,10 +6,10 @@ from random import Random
 
 
 class Backoff:
-    """The pauses of one repeated operation.
+    """The pauses between attempts of one operation.
 
     The nominal pause doubles from `first_ms` to `max_ms`. Each pause is uniformly distributed
-    between half of the nominal pause and all of it.
+    between half of the nominal pause and the full pause.
     """
 
     __slots__ = ("_max_s", "_pause_s", "_rng", "attempt_count")

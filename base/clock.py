@@ -7,34 +7,34 @@ from collections.abc import Callable
 from penstock.base.ids import Millis
 
 SUSPENSION_MIN_S = 12 * 3_600.0
-"""If the wall clock advances by more than this, the machine was probably suspended. If the clock
-was only wrong, sessions survive, because their next heartbeat follows within milliseconds.
+"""If the wall clock advances by more than this, the machine was probably suspended. If only the
+clock was corrected, sessions survive, because their next heartbeat follows within milliseconds.
 """
 
 WallClock = Callable[[], Millis]
-"""Return milliseconds since 1970, for records and metadata, never for a wait. The clock may jump by
-an hour at any moment.
+"""Returns milliseconds since 1970, for records and metadata, but never for waits. The clock may
+jump by an hour at any moment.
 """
 
 MonotonicClock = Callable[[], float]
-"""Return monotonic seconds (`loop.time`), for deadlines and rates."""
+"""Returns monotonic seconds (`loop.time`), for deadlines and rates."""
 
 
 def wall_ms() -> Millis:
-    """Return milliseconds since 1970 by the clock of this machine."""
+    """Return milliseconds since 1970 according to the clock of this machine."""
     return Millis(time.time_ns() // 1_000_000)
 
 
 def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
     """Return a wall clock that never jumps: it reads `now_ms` once and advances with the monotonic
-    clock. It keeps the initial error.
+    clock. The initial error of the clock remains.
     """
     began_ms, began = now_ms(), now()
     return lambda: Millis(began_ms + int((now() - began) * 1_000))
 
 
 def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClock:
-    """Return a monotonic clock that includes the time for which a machine was suspended. A
+    """Return a monotonic clock that includes the time during which the machine was suspended. A
     suspension is detected if the wall clock advances by more than SUSPENSION_MIN_S; smaller steps
     are treated as corrections of the wall clock.
     """
@@ -56,5 +56,5 @@ def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClo
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds of the running loop's clock, for durations inside this process."""
+    """Return the running event loop's time in milliseconds, for durations inside this process."""
     return int(asyncio.get_running_loop().time() * 1_000)

@@ -1,5 +1,5 @@
 """Select the connection to close when there are too many: the oldest one of the address with the
-most connections, so that a flood only closes its own connections. Pure. O(1) per change.
+most connections, so that a flood affects only its own connections. Pure. Each change takes O(1).
 
 IPv6 addresses in the same /64 count as one, because a /64 usually belongs to a single host.
 """
@@ -58,7 +58,7 @@ class ConnectionsByAddress(Generic[_Connection]):
 
     def pop(self) -> _Connection:
         """Remove the oldest connection of the address with the most connections. If several
-        addresses have equally many, choose the one whose newest connection is oldest. Raises
+        addresses have the same number, choose the one whose newest connection is oldest. Raises
         IndexError if there are none.
         """
         if not self._hosts:

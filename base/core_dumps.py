@@ -1,11 +1,13 @@
-"""Exclude the memory of a process from core dumps: it contains passwords, keys and records."""
+"""Exclude the memory of a process from core dumps: this memory contains passwords, keys and
+records.
+"""
 
 import resource
 from typing import Final
 
 CORE_BYTES_MAX: Final = 1
-"""Too small for any core file. With 0, Linux would still pass the memory to a program in
-`kernel.core_pattern`; 1 prevents that as well (`fs/coredump.c`).
+"""Too small for any core file. With a limit of 0, Linux would still pass the memory to a program in
+`kernel.core_pattern`; 1 prevents this as well (`fs/coredump.c`).
 """
 
 

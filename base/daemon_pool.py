@@ -1,7 +1,7 @@
 """Run blocking calls in threads that do not keep the process alive, for calls that may hang.
 
 `ThreadPoolExecutor` waits for its threads when the interpreter exits, so a hung file system would
-keep a node from stopping.
+prevent a node from stopping.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ class PoolFull(Exception):
 
 
 class DaemonPool:
-    """At most `threads_max` daemon threads, started when needed, and `waiting_max` calls that wait
-    for one.
+    """At most `threads_max` daemon threads, which are started on demand, and at most `waiting_max`
+    calls that wait for one.
     """
 
     def __init__(self, name: str, *, threads_max: int, waiting_max: int) -> None:
@@ -31,11 +31,11 @@ class DaemonPool:
         self._lock = Lock()
         self._thread_count = 0
         self._pending_count = 0
-        """Calls that wait or run."""
+        """Number of waiting and running calls."""
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Return the result of a call. If the caller is cancelled, a running call continues, and a
-        waiting one is dropped. Raises PoolFull.
+        """Return the result of a call. If the caller is cancelled, a running call continues, while
+        a waiting call is dropped. Raises PoolFull.
         """
         done: Future[_T] = Future()
 

@@ -1,20 +1,20 @@
-"""Base classes of the errors of several packages."""
+"""Base classes of errors that several packages share."""
 
 from typing import ClassVar
 
 
 class ExpectedError(Exception):
-    """Base of failures whose message is all that a user needs: programs print it as one `error:`
-    line instead of a traceback, and exit with the code.
+    """Base class of errors whose message is sufficient for users: programs print it as one `error:`
+    line instead of a traceback, and exit with the error's code.
     """
 
     exit_code: ClassVar[int] = 1
 
 
 class StreamError(Exception):
-    """Base of the errors of streams, record batches, objects and readers.
+    """Base class of errors in streams, record batches, objects and readers.
 
-    `retriable`: whether the same call may succeed later without any intervention.
+    `retriable`: whether the same call may succeed later without intervention.
     """
 
     retriable = False

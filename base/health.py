@@ -1,4 +1,4 @@
-"""The health of a process, as in Kubernetes' startup, liveness and readiness probes.
+"""The health of a process, for Kubernetes-style startup, liveness and readiness probes.
 `deploy.node.health` serves it.
 
 Each method returns a list of reasons for operators, which is empty if the process is healthy.
@@ -11,25 +11,25 @@ from typing import Protocol
 
 
 class Health(Protocol):
-    """The health of one process, from before its start to its end."""
+    """The health of one process, from before it has started until it ends."""
 
     def not_started(self) -> list[str]:
-        """Return why the process has not started."""
+        """Return the reason why the process has not started."""
         ...
 
     def not_alive(self) -> list[str]:
-        """Return why the process must be restarted. A response, whatever it contains, shows that
-        the event loop is running.
+        """Return the reason why the process must be restarted. Any response shows that the event
+        loop is running.
         """
         ...
 
     async def not_ready(self) -> list[str]:
-        """Return why requests should currently be sent to other processes."""
+        """Return the reason why requests should currently be sent to other processes."""
         ...
 
 
 ServeHealth = Callable[[Health], AbstractAsyncContextManager[object]]
-"""Serve the health of a process while the context lasts."""
+"""Serves the health of a process while the context lasts."""
 
 
 def no_health_endpoint(_health: Health) -> AbstractAsyncContextManager[object]:

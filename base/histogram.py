@@ -1,5 +1,5 @@
-"""Latency histograms of constant size. Pure. About 0.3 us per observation. A quantile is at most 26
-% above the true one (bucket bounds grow by the cube root of two).
+"""Latency histograms of constant size. Pure. An observation takes about 0.3 us. A quantile is at
+most 26 % above the true value (bucket bounds grow by the cube root of two).
 """
 
 from bisect import bisect_left
@@ -8,7 +8,9 @@ from itertools import accumulate
 from typing import Final
 
 BUCKET_BOUNDS_MS: Final = tuple(0.05 * 2 ** (index / 3) for index in range(64))
-"""Upper bounds of buckets, from 50 us to 105 s; one more bucket counts longer latencies."""
+"""Upper bounds of the buckets, from 50 us to 105 s. An additional bucket counts longer
+latencies.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class Latencies:
         return sum(self.counts)
 
     def cumulative(self, first: int, step: int) -> list[tuple[float, int]]:
-        """Return (bound in ms, observations up to it) for every `step`-th bound from index
-        `first`.
+        """Return (bound in ms, number of observations up to it) for every `step`-th bound from
+        index `first`.
         """
         passed, found = list(accumulate(self.counts)), range(first, len(BUCKET_BOUNDS_MS), step)
         return [(BUCKET_BOUNDS_MS[index], passed[index]) for index in found]

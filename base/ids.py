@@ -1,8 +1,8 @@
-"""Types for the system's numbers, so that the type checker rejects a node epoch in place of a
-stream epoch.
+"""Types for ids, epochs and offsets, so that the type checker rejects, for example, a node epoch in
+place of a stream epoch.
 
-All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream are
-Kafka offsets. Ranges are half-open.
+All are 64-bit signed on disk and on the wire, except for NodeId (32-bit). Offsets of a data stream
+are Kafka offsets. Ranges are half-open.
 """
 
 from typing import NewType

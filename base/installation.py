@@ -27,11 +27,13 @@ CONTENTS: Final = frozenset(
         "topic_list.py",
     }
 )
-"""The modules and packages directly in `penstock`. A test compares them with the tree."""
+"""The modules and packages directly in `penstock`. A test compares them with the source tree."""
 
 
 class ForeignFiles(ImportError):
-    """Another project has files in the package `penstock`, or replaced some of its files."""
+    """Another project has installed files in the package `penstock` or replaced some of its
+    files.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -43,8 +45,8 @@ class ForeignFiles(ImportError):
 
 
 def check_folder(folder: str) -> None:
-    """Raise ForeignFiles if the folder of the package contains modules of another project. Takes
-    10 µs.
+    """Raise ForeignFiles if the folder of the package contains modules of another project. This
+    takes 10 µs.
     """
     try:
         names = os.listdir(folder)

@@ -14,8 +14,8 @@ from penstock.base.settings import SettingInvalid
 
 PLAINTEXT: Final = "PLAINTEXT"
 TEMPLATES: Final = ("host", "port", "id", "pod", "ordinal")
-"""The address of this machine on the route to the controller; the bound port; `node.id`; the host
-name; the number at the end of the host name.
+"""Template names: the address of this machine on the route to the controller; the bound port;
+`node.id`; the host name; the number at the end of the host name.
 """
 
 _TEMPLATE: Final = re.compile(r"\{([a-z]+)(?:\+([0-9]{1,5}))?\}")
@@ -30,7 +30,7 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.([a-z][a-z0-9_]*)\.(.+)")
 
 
 class SecurityProtocol(StrEnum):
-    """How connections of a listener are encrypted and authenticated, as in Kafka."""
+    """How connections to a listener are encrypted and authenticated, as in Kafka."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -67,7 +67,7 @@ class Listener(NamedTuple):
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach the address, which may be in brackets. False for
-    every host name except localhost: names are not resolved.
+    every host name except localhost, because names are not resolved.
     """
     if host == "localhost":
         return True
@@ -78,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
-    """Parse listeners. Raises SettingInvalid with the invalid one."""
+    """Parse listeners. Raises SettingInvalid with the invalid listener."""
     found: list[Listener] = []
     for text in texts:
         listener = _parse(setting, text)
@@ -133,7 +133,7 @@ def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:
 
 def pod_values(hostname: str) -> dict[str, str | int]:
     """Return the values of `{pod}` and `{ordinal}`: the ordinal of penstock-broker-2 is 2; a name
-    without a number has none.
+    that does not end with a number has no ordinal.
     """
     number = _ORDINAL.search(hostname)
     return {"pod": hostname} if number is None else {"pod": hostname, "ordinal": int(number[1])}
@@ -150,7 +150,7 @@ class ListenerKey(NamedTuple):
 
 
 def split_key(name: str) -> ListenerKey | None:
-    """Split `listener.name.NAME.SETTING`. Returns None if the name has another form."""
+    """Split `listener.name.NAME.SETTING`. Returns None if the name has a different form."""
     found = _OF_LISTENER.fullmatch(name)
     return None if found is None else ListenerKey(found[1], found[2])
 
@@ -180,5 +180,5 @@ def check_known(values: Iterable[tuple[str, object]], listeners: Iterable[str]) 
 
 
 def uses(texts: Sequence[str], name: str) -> bool:
-    """Return whether any text uses the template."""
+    """Return whether any of the texts contains the template."""
     return any(match[1] == name for text in texts for match in _TEMPLATE.finditer(text))

@@ -1,4 +1,4 @@
-"""Start listening with errors reported, and stop listening without losing connections."""
+"""Start listening with reliable error reporting, and stop listening without losing connections."""
 
 import asyncio
 import socket
@@ -18,10 +18,10 @@ class ListenFailed(OSError):
 
 async def start_listening(server: asyncio.Server, backlog_count: int) -> None:
     """Accept connections of a server that was created with `start_serving=False`. Raises OSError if
-    another process listens there.
+    another process listens on the port.
 
     Several processes may bind a port with SO_REUSEADDR before the first of them listens. uvloop
-    closes the sockets of the others without raising an error.
+    then closes the sockets of the others without raising an error.
     """
     for bound in server.sockets:
         with socket.fromfd(bound.fileno(), bound.family, bound.type) as listening:

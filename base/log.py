@@ -1,8 +1,8 @@
-"""Loggers for modules that programs import as a library: stdout belongs to the program.
+"""Loggers for modules that programs import as a library, where stdout belongs to the program.
 
 structlog prints to stdout until it is configured. These loggers use the configured output, as in
-nodes and commands. In a program that did not configure structlog, warnings and errors are written
-to stderr, and other lines are dropped.
+nodes and commands. In a program that has not configured structlog, warnings and errors are written
+to stderr, and all other lines are dropped.
 """
 
 import sys
@@ -15,7 +15,7 @@ import structlog
 _SHOWN: Final = frozenset(
     {"warn", "warning", "error", "err", "exception", "critical", "fatal", "failure"}
 )
-"""Methods that write to stderr in a program that did not configure structlog."""
+"""Methods that write to stderr in a program that has not configured structlog."""
 
 
 class NamedOutput(structlog.PrintLogger):

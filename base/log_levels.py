@@ -1,4 +1,4 @@
-"""The log levels of this process, which administrators change at runtime.
+"""The log levels of this process, which administrators can change at runtime.
 
 Loggers are packages, as in Kafka's `LoggingController`. A module uses the level of the nearest
 enclosing package with a level, otherwise the root level. Levels are not persistent.
@@ -7,7 +7,7 @@ enclosing package with a level, otherwise the root level. Levels are not persist
 from typing import Final
 
 LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""Kafka's names, with the numbers of Python."""
+"""Kafka's level names, with Python's level numbers."""
 
 ROOT: Final = "root"
 AUDIT: Final = "audit"
@@ -23,7 +23,7 @@ class LogLevels:
         self._own[logger] = level
 
     def unset(self, logger: str) -> None:
-        """Make a logger inherit its level. This has no effect on the root."""
+        """Make a logger inherit its level. This has no effect on the root logger."""
         if logger != ROOT:
             self._own.pop(logger, None)
 

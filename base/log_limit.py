@@ -1,4 +1,4 @@
-"""Rate limit of log events that hostile or broken peers cause, so that they cannot fill a disk.
+"""Rate limit for log events caused by hostile or broken peers, so that they cannot fill a disk.
 Pure.
 """
 
@@ -17,7 +17,7 @@ class LogLimit:
 
     def take(self, now: float) -> int | None:
         """Return None to suppress the line; otherwise the number of lines suppressed since the last
-        one.
+        allowed line.
         """
         if self._last != float("-inf"):
             self._credit = min(

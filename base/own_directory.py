@@ -22,9 +22,9 @@ def cache_roots() -> list[Path]:
 
 
 def user_directory(environment: Mapping[str, str], variable: str, name: str) -> Path:
-    """Return Penstock's directory below the directory in an XDG variable, or below a directory of
-    the home. For users without a home, return one in the temporary directory, if no other user can
-    write there.
+    """Return Penstock's directory below the directory in an XDG variable, or below a directory in
+    the user's home. For users without a home, return one in the temporary directory, if no other
+    user can write there.
     """
     if named := environment.get(variable):
         return Path(named) / "penstock"
@@ -35,8 +35,8 @@ def user_directory(environment: Mapping[str, str], variable: str, name: str) -> 
 
 
 def own_directory(places: Iterable[Path]) -> Path | None:
-    """Return the first usable directory, created if it is missing, or None. No other user except
-    root can have written to it. Never raises.
+    """Return the first usable directory, creating it if necessary, or None. No user other than this
+    one and root can have written to it. Never raises.
     """
     return next((place for place in places if _is_ours(place)), None)
 

@@ -1,8 +1,8 @@
 """Parse the partitioning of a table, such as `day(_timestamp), bucket(16, user.id)`. Pure.
 
-The command line, topic configs and `lake.table` share it. The transforms are Iceberg's. The schema
-of the table decides whether a column exists and suits its transform. Source: Iceberg spec,
-"Partition Transforms".
+The command line, topic configs and `lake.table` share it. The transforms are those of Iceberg.
+Whether a column exists and is suitable for its transform depends on the schema of the table.
+Source: Iceberg spec, "Partition Transforms".
 """
 
 import re
@@ -64,9 +64,9 @@ DAY: Final = PartitionField("day", "_timestamp")
 
 
 def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
-    """Return the partition fields; no fields for `none` or an empty text. A bare `day` is the day
-    of the record's timestamp. A name with parentheses, commas or quotes is written in double
-    quotes. Raise InvalidPartitioning.
+    """Return the partition fields, or no fields for `none` or an empty text. `day` without a column
+    means the day of the record's timestamp. A name with parentheses, commas or quotes must be
+    enclosed in double quotes. Raise InvalidPartitioning.
     """
     given = spec.strip()
     if given in {"", NONE}:

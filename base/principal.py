@@ -6,8 +6,8 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """A client or node that may be authenticated, compared byte for byte, as in Kafka. kind:
-    `User`, unless an operator wrote another word into an ACL.
+    """A client or node, which may be authenticated. Names are compared byte for byte, as in Kafka.
+    kind: `User`, unless an operator has used another type in an ACL.
     """
 
     kind: str

@@ -10,8 +10,8 @@ _PLAIN: Final = frozenset({type(None), bool, int, float, list, tuple, dict})
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    r"""Return the text with every non-printable character escaped, such as `\x1b`. kept: characters
-    that are not escaped, for example line breaks of a whole page.
+    r"""Return the text with every non-printable character escaped, for example as `\x1b`. kept:
+    characters that are not escaped, for example line breaks in a whole page.
     """
     if text.isprintable():
         return text
@@ -21,8 +21,8 @@ def printable(text: str, *, kept: str = "") -> str:
 
 
 def printable_value(value: Any) -> Any:  # noqa: ANN401 - values of log lines have any type
-    """Return a value whose text contains only printable characters. Only strings are changed:
-    `repr` of other values is printable, except for objects with their own representation.
+    """Return a value whose text contains only printable characters. Only strings are changed: the
+    `repr` of other values is printable, except for objects that define their own.
     """
     if isinstance(value, str):
         return printable(value)

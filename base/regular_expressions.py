@@ -1,6 +1,6 @@
-"""Match names against regular expressions of clients and settings with RE2, in linear time. See
+"""Match names against regular expressions from clients and settings with RE2, in linear time. See
 docs/design/groups.md. Without the limits below, 8,000 optional groups took 1 GB and more than a
-second for one name; with them, a name takes up to 5 ms, and typically 4 us.
+second for one name; with them, a name takes at most 5 ms, and typically 4 us.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ INSTRUCTIONS_MAX: Final = 4_096
 """Maximum size of a compiled expression: `[a-z]{1000}` has 1,004 instructions."""
 
 _BYTES_MAX: Final = 2 << 20
-"""Memory limit of a compiled expression with the states added by matching. Beyond it, RE2 matches
-without cached states.
+"""Memory limit of a compiled expression with the states added by matching. Above this limit, RE2
+matches without cached states.
 """
 
 
@@ -42,7 +42,7 @@ class _Options(Protocol):
 
 
 class _Library(Protocol):
-    """The types of the used part of `re2`, which is untyped."""
+    """Types for the part of the untyped `re2` module that is used here."""
 
     error: type[Exception]
 
@@ -61,8 +61,8 @@ def check_regex(expression: str) -> None:
 
 
 def match_steps(expression: str, name: str) -> int:
-    """Return the maximum number of steps to match this name; 100,000 take about 1 ms. Raises
-    RegexInvalid.
+    """Return the maximum number of steps needed to match this name; 100,000 steps take about 1 ms.
+    Raises RegexInvalid.
     """
     return compiled(expression).programsize * (len(name) + 1)
 
@@ -75,7 +75,7 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=CACHED_MAX)
 def compiled(expression: str, *, has_groups: bool = False) -> Regex:
-    """Return the compiled expression; groups are captured only with `has_groups`. Raises
+    """Return the compiled expression. Groups are captured only if `has_groups` is set. Raises
     RegexInvalid.
     """
     if len(expression) > CHARACTERS_MAX:

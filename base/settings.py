@@ -2,7 +2,8 @@
 
 wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
 
-Documentation, `--help`, the JSON schema, DescribeConfigs and validation come from these.
+Documentation, `--help`, the JSON schema, DescribeConfigs and validation are derived from these
+annotations.
 """
 
 import ast
@@ -39,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of an operator; a field without a `Setting` is a limit that operators should not
+    """A setting for operators; a field without a `Setting` is a limit that operators should not
     change.
 
     name: Kafka's, if Kafka has the setting. low, high: inclusive limits of numbers. choices: the
@@ -60,7 +61,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting of a config class. field: the attribute. doc: the string after it, on one line."""
+    """A setting of a config class. field: the attribute. doc: the string after the attribute, as
+    one line.
+    """
 
     setting: Setting
     field: str
@@ -74,7 +77,7 @@ class Field:
 
 
 class SettingInvalid(ValueError):
-    """The value is invalid. The message contains it and the valid values."""
+    """The value is invalid. The message contains the value and the valid values."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"{name}={value!r} is not allowed: {allowed}")
@@ -222,13 +225,13 @@ def _number_in(units: dict[str, int]) -> Callable[[object], int]:
 def _text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(given)
-    given.encode()  # raises UnicodeEncodeError for bytes of an argument that are not UTF-8
+    given.encode()  # raises UnicodeEncodeError for argument bytes that are not UTF-8
     return given
 
 
 def _list(given: object) -> tuple[str, ...]:
-    """Parse a list. Every comma separates, because an item with a comma could not be
-    written back.
+    """Parse a list. Every comma is a separator, because an item with a comma could not be written
+    back.
     """
     texts = (
         [_text(part) for part in cast("list[object]", given)]
@@ -258,7 +261,8 @@ _KINDS_OF_NAMES: Final = {"ms": Kind.DURATION, "bytes": Kind.BYTES}
 
 def without_unit(name: str, text: str) -> str:
     """Return the number of a value with a unit, such as `1h` or `10GiB`, for Kafka's configs in
-    milliseconds or bytes, whose names end with `.ms` or `.bytes`. Others are not changed.
+    milliseconds or bytes, whose names end with `.ms` or `.bytes`. Other values are returned
+    unchanged.
     """
     kind = _KINDS_OF_NAMES.get(name.rpartition(".")[2])
     if kind is None or not text[-1:].isalpha():
@@ -270,7 +274,7 @@ def without_unit(name: str, text: str) -> str:
 
 
 def text_of(setting: Setting, value: object) -> str:
-    """Format a value for tools: numbers have no units."""
+    """Format a value for tools, with numbers that have no unit."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -281,7 +285,7 @@ def text_of(setting: Setting, value: object) -> str:
 
 
 def shown(setting: Setting, value: object) -> str:
-    """Format a value for people, with the largest unit that leaves a whole number."""
+    """Format a value for people, with the largest unit that results in a whole number."""
     units = {
         Kind.DURATION: _DURATIONS,
         Kind.BYTES: {unit: size for unit, size in _SIZES.items() if unit == "B" or "i" in unit},

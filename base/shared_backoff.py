@@ -1,6 +1,6 @@
-"""Exponential backoff for many items with few timers: items that failed equally often, at about the
-same time, are retried together, with few requests. Thousands of items fail together when a broker
-or the controller is unavailable.
+"""Exponential backoff for many items with few timers: items that have failed the same number of
+times, at about the same time, are retried together, which takes few requests. Thousands of items
+fail together when a broker or the controller is unavailable.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ class SharedBackoff(Generic[T]):
 
     def add(self, item: T, failed_count: int) -> float:
         """Delay the item after this many earlier failures. Returns the pause in seconds, which may
-        be shorter than the item's own backoff, because it may join waiting items. An item that
-        already waits with the same pause becomes due only once.
+        be shorter than the item's own backoff, because the item may join items that are already
+        waiting. An item that is already waiting with the same pause becomes due only once.
         """
         pause_s = min(self._max_s, self._first_s * 2.0 ** min(failed_count, 10))
         if pause_s not in self._waiting:

@@ -11,9 +11,9 @@ reports: Final[list[Callable[[str], None]]] = []
 
 
 def report_slow_calls(report: Callable[[str], None]) -> None:
-    """Call `report` with the name of each server of this process, once a call has taken SLOW_S. It
-    is called in the event loop of the caller, or in a thread. Applies to servers that are used
-    later.
+    """Call `report` with the name of each server used by this process, once a call has taken
+    SLOW_S. It is called in the event loop of the caller or in a thread. This applies to servers
+    that are used later.
     """
     reports[:] = [report]
 
@@ -33,7 +33,7 @@ class SlowCalls:
 
 
 def slow_calls_of(server: str) -> SlowCalls | None:
-    """Return an object that reports slow calls of a server; None if this process does not report
+    """Return an object that reports slow calls of a server, or None if this process does not report
     any.
     """
     return SlowCalls(server, reports[0]) if reports else None

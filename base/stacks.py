@@ -1,7 +1,7 @@
 """Dump the stacks of threads and asyncio tasks to stderr on SIGQUIT, like a JVM.
 
-Threads are dumped even if the event loop hangs (faulthandler writes without Python). Task dumps
-require a running loop, and show which tasks are stuck.
+Threads are dumped even if the event loop hangs (faulthandler does not need the interpreter). Task
+dumps require a running loop, and show which tasks are stuck.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def dump_stacks_on_quit(loop: asyncio.AbstractEventLoop) -> None:
-    """Install the signal handlers. Call in the main thread.
+    """Install the signal handlers. Call this in the main thread.
 
     The order matters: faulthandler passes the signal on to the previous handler, which must be the
     handler of the event loop.

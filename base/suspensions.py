@@ -1,4 +1,4 @@
-"""Items that failed and are skipped for a while, with pauses that double."""
+"""Items that have failed and are skipped for a while, with pauses that double."""
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
@@ -12,7 +12,7 @@ _MAX_S: Final = 3600.0
 class Suspensions(Generic[T]):
     """The items whose next attempt is not due yet: `item in suspensions`.
 
-    A checksum that does not match is often a fault of one response, so no failure is final. Pauses
+    A checksum mismatch is often caused by a single bad response, so no failure is final. Pauses
     grow from 10 s to an hour.
     """
 
@@ -20,14 +20,14 @@ class Suspensions(Generic[T]):
         """now_s: a monotonic clock."""
         self._now_s = now_s
         self._suspended: dict[T, tuple[float, float]] = {}
-        """When the next attempt is due, and the length of the current pause."""
+        """The time of the next attempt, and the length of the current pause."""
 
     def __contains__(self, item: T) -> bool:
         due_s, _ = self._suspended.get(item, (0.0, 0.0))
         return self._now_s() < due_s
 
     def add(self, item: T) -> float:
-        """Skip the item from now on, after one more failure. Return the pause in seconds."""
+        """Skip the item from now on, after another failure. Return the pause in seconds."""
         _, before_s = self._suspended.get(item, (0.0, _FIRST_S / 2))
         pause_s = min(_MAX_S, 2 * before_s)
         self._suspended[item] = self._now_s() + pause_s, pause_s

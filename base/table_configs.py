@@ -1,6 +1,6 @@
 """The topic configs of exported tables: names, accepted values and their meaning.
 
-Brokers and controllers check the values, `lake.table` acts on them. Pure.
+Brokers and controllers check the values, and `lake.table` applies them. Pure.
 """
 
 import re
@@ -35,8 +35,8 @@ COMMIT_INTERVAL_MS_MIN: Final = 1_000
 COMMIT_INTERVAL_MS_MAX: Final = 86_400_000
 FOREVER: Final = -1
 SNAPSHOT_RETENTION_MS: Final = 86_400_000
-"""Default of the snapshot retention. It is short, because every batch reads the list of snapshots;
-reading a week of one per minute takes half a second.
+"""Default of the snapshot retention. It is short, because every batch reads the list of snapshots:
+with one snapshot per minute, reading those of a week takes half a second.
 """
 
 SNAPSHOT_RETENTION_MS_MIN: Final = 3_600_000
@@ -78,14 +78,14 @@ def is_enabled(configs: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """The table of one topic, as its configs describe it. `name` is empty for the default."""
+    """The table of one topic, as described by its configs. `name` is empty for the default name."""
 
     is_enabled: bool
     name: str
     format: str
     schema: str
     partition_by: tuple[PartitionField, ...] | None
-    """None if not set; the fields of an existing table are then kept."""
+    """None if not set, in which case the fields of an existing table are kept."""
     mode: str
     commit_interval_ms: int
     compacts: bool
@@ -94,7 +94,7 @@ class TableSettings:
     """None to keep unused files forever."""
     masks: tuple[str, ...]
     unwrap: str
-    """`debezium` if values are change events, otherwise empty."""
+    """`debezium` if the values are change events, otherwise empty."""
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
@@ -128,8 +128,8 @@ def _retention_ms(
 
 
 def canonical_partition_by(text: str) -> str:
-    """Return the text in the form of DescribeConfigs; it is empty to keep the fields of the table.
-    Raise ValueError with the allowed forms.
+    """Return the text in the form of DescribeConfigs, or an empty text to keep the fields of the
+    table. Raise ValueError with the allowed forms.
     """
     return partition_text(parse_partition_by(text)) if text.strip() else ""
 

@@ -1,5 +1,5 @@
-"""Explain failed TLS handshakes of OpenSSL: the problem and a remedy. Pure. Based on the error
-texts of OpenSSL and Python's `ssl`, also inside errors of other libraries.
+"""Explain failed OpenSSL handshakes: the problem and a remedy. Pure. This relies on the error texts
+of OpenSSL and Python's `ssl`, including those inside errors of other libraries.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ _FAULTS: Final = (
 def explain(error_text: str, *, ca_setting: str) -> str:
     """Return the problem and a remedy, or "" if unknown.
 
-    ca_setting: the name of the setting for the file of trusted CAs.
+    ca_setting: the name of the setting for the file with the trusted CAs.
     """
     for signs, text in _FAULTS:
         if any(sign in error_text for sign in signs):
@@ -55,14 +55,14 @@ def explain(error_text: str, *, ca_setting: str) -> str:
 
 
 _WITHOUT_TLS: Final = ("\\x15\\x03", "Server disconnected", "closed connection without response")
-"""Errors of plain HTTP requests to a server with TLS, which responds with an alert or closes the
+"""Errors of plain HTTP requests to a server with TLS, which sends an alert or closes the
 connection.
 """
 
 
 def reason_of(error_text: str, url: str, *, ca_setting: str) -> str:
-    """Return why a request to the URL of an HTTP server failed: the TLS problem, otherwise the
-    error message. ca_setting: as for `explain`.
+    """Return the reason why a request to the URL of an HTTP server failed: the TLS problem,
+    otherwise the error message. ca_setting: as for `explain`.
     """
     if url.startswith("https:"):
         return explain(error_text, ca_setting=ca_setting) or error_text

@@ -1,5 +1,5 @@
 """The version of this software. Reading it from installation metadata would take 20 ms, and fail in
-the archives with which Spark ships packages.
+the archives that Spark uses to ship packages.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """Run long work in steps, so that the event loop can run other tasks in between.
 
-The work is a generator that yields wherever it may be interrupted, and returns its result.
+The work is a generator that yields wherever it may be interrupted and returns the result.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ _Result = TypeVar("_Result")
 
 
 async def in_turns(steps: Generator[None, None, _Result]) -> _Result:
-    """Run the steps, yielding to the event loop after each, and return the result."""
+    """Run the steps, yield to the event loop after each, and return the result."""
     while True:
         try:
             next(steps)
