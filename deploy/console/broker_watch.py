@@ -80,7 +80,7 @@ class BrokerWatch:
         return None if values_at is None else self._now() - values_at
 
     def refusal(self, node_id: int) -> str:
-        """Return why the broker rejects the console, or "" if it does not."""
+        """Return the reason why the broker rejects the console, or "" if it does not."""
         found = self._refusals.get(node_id)
         return "" if found is None else found.refusal
 

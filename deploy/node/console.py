@@ -75,7 +75,7 @@ class NodeConsole:
         """Pass a connection on. request: the data read from it. connection: its file descriptor,
         which the caller closes afterwards.
 
-        Return why the console cannot accept it; empty on success.
+        Return the reason why the console cannot accept it; empty on success.
         """
         if len(request) > REQUEST_BYTES_MAX:
             return f"a request to the console begins with more than {REQUEST_BYTES_MAX:,} bytes"

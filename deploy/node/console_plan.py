@@ -99,7 +99,7 @@ def _has_users(path: str) -> bool:
 
 
 def _needs_login(config: "Effective", listener: Listener) -> str:
-    """Return why the console requires a login, or "" if it does not."""
+    """Return the reason why the console requires a login, or "" if it does not."""
     allows = config.part(ProcessConfig).allow_insecure
     if config.role == "broker":
         security = config.part(SecurityConfig)

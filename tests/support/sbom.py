@@ -45,7 +45,7 @@ class Bill:
 
 
 def _refusal(content: Any) -> str:
-    """Return why the schemas of the CycloneDX library reject a document; empty if they
+    """Return the reason why the schemas of the CycloneDX library reject a document; empty if they
     accept it.
 
     The library's own validator uses the same schemas, but takes 17 s of CPU for this environment.
