@@ -1,6 +1,6 @@
-"""Read partitions as Arrow columns from the store, without a broker. Needs the `reader` extra
+"""Read partitions as Arrow columns from the store, without a broker. Requires the `reader` extra
 (pyarrow; numba for speed).
 
-Importing this package imports neither: planners and drivers use its submodules without Arrow.
+Importing this package does not import them: planners and drivers use its submodules without Arrow.
 Programs import `scan` from `penstock`.
 """

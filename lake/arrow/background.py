@@ -21,12 +21,12 @@ _CLOSE_S = 10.0
 
 
 class BackgroundLoop:
-    """An event loop in a separate thread, with its stores.
+    """An event loop in a separate thread, and its stores.
 
     Invariant: a process has one background loop with one client per store URL, for any number of
-    readers. A forked child starts its own, because threads and sockets do not survive a fork. Must
-    not import Arrow: processes that only look up offsets import this module. The deadlines of the
-    store's own calls bound all waits.
+    readers. A forked child starts its own loop, because threads and sockets do not survive a fork.
+    Must not import Arrow: processes that only look up offsets import this module. All waits are
+    bounded by the deadlines of store calls.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        """Run a coroutine on the loop, wait in the calling thread, and return the result."""
+        """Run a coroutine on the loop, wait for it in the calling thread, and return the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def store(self, url: str, wal_store_url: str = "") -> ObjectStore:
@@ -55,8 +55,8 @@ class BackgroundLoop:
         return routed
 
     async def wal_store(self, url: str, wal_store_url: str) -> ConfiguredWalStore | None:
-        """Return the WAL store at a URL, for use with this store; None if the URL is empty. Call it
-        on the loop. Raises InvalidStoreUrl.
+        """Return the WAL store at a URL, for use with this store, or None if the URL is empty. Call
+        it on the loop. Raises InvalidStoreUrl.
         """
         if not wal_store_url:
             return None
@@ -114,8 +114,8 @@ class _Process:
         self._background = None
 
     def close(self) -> None:
-        """Close at interpreter exit. A store that needs a thread to close fails then, which is
-        harmless, because there is no data left to write.
+        """Close at interpreter exit. A store that needs a thread to close then fails, which is
+        harmless, because no data is left to write.
         """
         background, self._background = self._background, None
         if background is not None:

@@ -26,8 +26,8 @@ LOOKUPS_MAX: Final = 16
 """Maximum number of partitions whose timestamps are looked up concurrently."""
 
 REPLANS_MAX: Final = 3
-"""Maximum number of consecutive new plans without reading another record. The objects of a fresh
-plan exist for at least a minute.
+"""Maximum number of consecutive new plans without reading a new record. The objects of a fresh plan
+exist for at least a minute.
 """
 
 _VIEW_PLANS: Final = 3
@@ -42,8 +42,8 @@ _views: "WeakKeyDictionary[BackgroundLoop, dict[StoreCluster, ClusterView]]" = W
 
 
 def check_tail(tail: str, wal_store_url: str) -> str:
-    """Return the value. Raise ValueError if it is not one of TAILS, or if it makes the WAL store
-    useless.
+    """Return the value. Raise ValueError if it is not one of TAILS, or if the WAL store would not
+    be used.
     """
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
@@ -57,24 +57,26 @@ class StoreCluster:
     """A cluster in a store. `cluster_id` may be empty if the store contains only one cluster, and
     `wal_store_url` if the WALs are in the same store.
 
-    Invariant: a process has one view per cluster, which only advances; the background loop does the
-    work. All state belongs to the process, so this object contains only an address and can be
-    pickled. Every wait has a deadline. Brokers are not contacted. Must not import Arrow at import
-    time: Spark starts a process to read the columns, and Arrow would take nearly half of its time.
+    Invariant: a process has one view per cluster, which only advances; the work is done on the
+    background loop. All state belongs to the process, so this object contains only an address and
+    can be pickled. Every wait has a deadline. No broker is contacted. Must not import Arrow at
+    import time: Spark starts a process to read the columns, and Arrow would take nearly half of its
+    time.
     """
 
     store_url: str
     cluster_id: str = ""
     wal_store_url: str = ""
     tail: str = ALL
-    """`uploaded`: partitions end where their records are no longer in the store."""
+    """`uploaded`: partitions end before the first record that is not in the store."""
 
     def newest_root(self) -> ManifestRoot:
         """Return the manifest of a fresh view. Raise the errors of `partitions`."""
         return background().run(self._newest_root(), DEADLINE_S)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
-        """Return the partitions from a fresh view. With `committed`, include last stable offsets.
+        """Return the partitions from a fresh view, including last stable offsets if `committed` is
+        set.
 
         This and all methods below raise UnknownPartition, ManifestNotFound, SeveralClusters,
         InvalidStoreUrl or the store's errors.
@@ -94,17 +96,17 @@ class StoreCluster:
         return background().run(self._replan(ranges, timestamp_from_ms), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
-        """Return, by key, the objects of the slices that the view has read completely; reading
-        those slices does not need a GET.
+        """Return, by key, the objects of the slices that the view has already read completely.
+        Reading those slices takes no GET.
         """
         return background().run(self._bodies(slices), DEADLINE_S)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """Return `ClusterView.aborted` from a fresh view. Raise ObjectStillMissing too."""
+        """Return `ClusterView.aborted` from a fresh view. Also raises ObjectStillMissing."""
         return background().run(self._aborted(ranges), DEADLINE_S)
 
     def plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
-        """Return `ClusterView.plain` of the current view. Raise ObjectStillMissing too."""
+        """Return `ClusterView.plain` from the current view. Also raises ObjectStillMissing."""
         return background().run(self._plain(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
@@ -115,7 +117,7 @@ class StoreCluster:
         """Return the first offset in each range with a record at or after the timestamp (ms), or
         None: Kafka's offsetsForTimes.
 
-        Raise ObjectStillMissing and ReadError too.
+        Also raises ObjectStillMissing and ReadError.
         """
         return background().run(self._first_at(wanted), DEADLINE_S)
 
@@ -196,10 +198,10 @@ class StoreCluster:
         return await asyncio.gather(*(look_up(item, timestamp_ms) for item, timestamp_ms in wanted))
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
-        """Find the first record: its object through the metadata, then the record in the object's
-        blocks.
+        """Find the first record: first its object, from the metadata, then the record in the
+        object's blocks.
         """
-        # Imported here, because it loads Arrow, which few callers need.
+        # Imported here, because this loads Arrow, which few callers need.
         from penstock.lake.arrow.lookup import first_as_young
 
         view = await self.view()

@@ -23,7 +23,7 @@ FIELDS: Final = (
 )
 NAMES: Final = tuple(str(field.name) for field in FIELDS)
 DEFAULT: Final = NAMES[:-1]
-"""All columns but headers, which must be requested (`includeHeaders`)."""
+"""All columns except headers, which must be requested (`includeHeaders`)."""
 
 _WEIGHTS: Final = {
     "key": 4,
@@ -36,7 +36,9 @@ _WEIGHTS: Final = {
     "headers": 4,
 }
 _VALUES_MAX: Final = 16
-"""Number of cached topic and partition columns; a task rarely reads more partitions at a time."""
+"""Number of cached topic and partition columns; a task rarely reads more partitions than this at a
+time.
+"""
 
 _TOPIC: Final = 0
 """Fields of a run: topic, partition, and its first row."""
@@ -47,11 +49,11 @@ _START: Final = 2
 def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Schema:
     """Return the schema of these columns, in this order. Raise ValueError for unknown columns.
 
-    With `views`, key and value are `binary_view`.
+    With `views`, key and value have the type `binary_view`.
 
     Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; headers
     are null for a record without headers. Spark checks only the first batch, and crashes in the JVM
-    if a later one has another type, so all batches are built here.
+    if a later one has a different type, so all batches are built here.
     """
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):
@@ -98,7 +100,7 @@ class Places:
             self._runs.append((topic, partition, row))
 
     def take(self, arrays: dict[str, Array], columns: Sequence[str], rows: int) -> None:
-        """Add the requested columns of the next `rows` rows. Rows after them belong to the last
+        """Add the requested columns of the next `rows` rows. Subsequent rows belong to the last
         partition.
         """
         if "topic" in columns:
@@ -134,8 +136,8 @@ class Places:
 
 
 def readable_names(names: Array) -> Array:
-    """Return header keys as text. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
-    client.
+    """Return header keys as text. Bytes that are not UTF-8 are replaced by U+FFFD, as in Kafka's
+    Java client.
     """
     try:
         names.validate(full=True)

@@ -1,6 +1,6 @@
 """Count the records of slices, from metadata where possible. Dense slices are not read. For other
-slices, the index of the object is read, and blocks without a count in the index. Batch headers are
-sufficient unless the range or the time bounds cut a batch.
+slices, the object's index is read, and also the blocks whose count is not in the index. Batch
+headers are sufficient unless the range or the time bounds cut a batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ def count_records(
     pause_ms: int = PAUSE_MS,
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> int:
-    """Return the number of wanted records. `plain` are the streams whose slices do not contain
+    """Return the number of wanted records. `plain` contains the streams whose slices do not contain
     transactions. Raise the errors of `read_renewed`.
 
     Invariant: the count equals the number of rows returned by reading. Counts of the metadata
     include markers and aborted records, so they are used only for ranges without transactions. They
-    include unreadable records: a scan that skips those reads all records instead.
+    also include unreadable records, so a scan that skips those reads all records instead.
     """
     counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
     counter.on_unreadable = on_unreadable

@@ -40,7 +40,7 @@ from penstock.stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20
 """Approximate size of the decompressed batches that are decoded together. Larger groups would not
-fit into the CPU cache, and smaller ones would need more calls.
+fit into the CPU cache, and smaller ones would require more calls.
 """
 
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -98,7 +98,8 @@ def open_rows(
     """Return the compiled decoder if numba is installed, the kernels are ready and loading them
     pays off; otherwise the numpy decoder. `compiled` forces the choice.
 
-    `size_bytes` is the size of the data to decode, compressed or not; None if it is unknown.
+    `size_bytes` is the size of the data to decode, whether compressed or not; None if it is
+    unknown.
     """
     if (
         find_spec("numba") is not None and kernel_build.are_wanted(size_bytes)
@@ -114,15 +115,15 @@ def open_rows(
 
 
 class Decoder:
-    """Decode block after block, of any partitions; call `flush` at the end. Each task has one.
-    Serves one thread at a time.
+    """Decodes one block after another, from any partition; call `flush` at the end. Each task has
+    one decoder, which serves one thread at a time.
 
-    Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
-    batch's records are returned only after its CRC matched. Any input results in rows or in a
-    ReadError with object, partition and offsets, which is raised or passed to a callback; those
+    Invariant: rows depend only on the offset range and are returned in offset order, each offset
+    once; a batch's records are returned only after its CRC matched. Any input results in rows or in
+    a ReadError with object, partition and offsets, which is raised or passed to a callback; those
     offsets are then skipped. Control batches and batches of aborted transactions are never
     returned. Memory: one Arrow batch under construction, and decompressed batches of about
-    `_GROUP_BYTES`. Must not do I/O.
+    `_GROUP_BYTES`. There is no I/O.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class Decoder:
         aborted: Aborted = _NOTHING_ABORTED,
         times: TimeBounds = ALL_TIMES,
     ) -> Iterator[RecordBatch]:
-        """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
-        Exhaust the iterator before calling anything else.
+        """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`. The
+        iterator must be exhausted before any other call.
 
         Batches without records within `times` may be skipped. Errors raised by `on_unreadable`
         propagate; the decoder is then unusable.
@@ -163,8 +164,8 @@ class Decoder:
             yield from self._add(block, wanted, attributes, place)
 
     def count(self, data: Buffer, place: Place, aborted: Aborted, times: TimeBounds) -> int:
-        """Return the number of wanted records, and decode only batches whose headers do not
-        determine it.
+        """Return the number of wanted records. Only batches whose headers do not determine the
+        number are decoded.
 
         Use the decoder only for counting, with the `timestamp` column if `times` has bounds. Raise
         the errors of `decode`.
@@ -201,7 +202,7 @@ class Decoder:
         self, table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
     ) -> tuple[t.Table, int]:
         """Return the batches with wanted records, and the union of their attributes. CRCs are
-        checked first, because attributes decide which batches are skipped.
+        checked first, because the attributes determine which batches are skipped.
         """
         if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
             table = table[
@@ -294,8 +295,8 @@ class Decoder:
     def _inflate(
         self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place
     ) -> tuple[int, int, t.Bytes]:
-        """Decompress from row `first` on until a group is full or a batch cannot be decompressed.
-        Return the row after the group, the row to continue with, and the buffer.
+        """Decompress batches from row `first` on until a group is full or a batch cannot be
+        decompressed. Return the row after the group, the row to continue with, and the buffer.
         """
         used, row = 0, first
         if self._views:
@@ -314,7 +315,7 @@ class Decoder:
 
 
 def _visible(table: t.Table, met: int, aborted: Aborted, times: TimeBounds) -> t.Table:
-    """Return the batches that are neither markers nor aborted and may have records within
+    """Return the batches that are neither markers nor aborted and may contain records within
     `times`.
     """
     if met & (CONTROL_MASK | TRANSACTIONAL_MASK):
@@ -332,9 +333,9 @@ def _visible(table: t.Table, met: int, aborted: Aborted, times: TimeBounds) -> t
 
 
 def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers, t.Mask]:
-    """Return the number of wanted records of each batch, and the batches for which the header
-    determines it: all records have wanted timestamps, and the range does not cut the batch, or all
-    or none of its offsets have records.
+    """Return the number of wanted records of each batch, and the batches whose header determines
+    this number: all records have wanted timestamps, and the range does not cut the batch, or all or
+    none of its offsets have records.
     """
     ends, records = table[:, t.LAST_OFFSET] + 1, table[:, t.RECORD_COUNT]
     low, high = np.maximum(table[:, t.BASE_OFFSET], place.low), np.minimum(ends, place.high)

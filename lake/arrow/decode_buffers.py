@@ -43,7 +43,7 @@ _NEEDS: Final = {
     j.HEADER_VALUE_CAPACITY: j.NEED_HEADER_VALUE,
 }
 _UNLIMITED: Final = 1 << 62
-"""Capacity of a column of views: its data is not copied, so there is no limit."""
+"""Capacity of a column of views, whose data is not copied, so there is no limit."""
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -55,7 +55,7 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 class CompiledRows:
-    """Implement `decode_table.Rows` with compiled code.
+    """Implements `decode_table.Rows` with compiled code.
 
     Invariant: the addresses in the job refer to slabs that this object keeps alive, and its
     capacities are correct (with `PADDING_BYTES` more after data); compiled code does not write
@@ -154,8 +154,8 @@ class CompiledRows:
         self._is_begun = True
 
     def _grow(self) -> None:
-        """Start again with larger slabs, for a record that is larger than an Arrow batch and gets a
-        separate one. No row was written to the current slabs.
+        """Start over with larger slabs, for a record that is larger than an Arrow batch and gets a
+        batch of its own. No row was written to the current slabs.
         """
         job = self._job
         assert job[j.OUT_ROWS] == 0, (
@@ -185,7 +185,7 @@ class CompiledRows:
 
 class Viewed:
     """The buffers that the views of one Arrow batch reference. The bytes of a GET are referenced
-    once, however many blocks they contain.
+    once, regardless of the number of blocks in them.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-"""The elements of a job: the input and progress of a decoder, an int64 array that is kept between
-calls of the compiled code.
+"""The elements of a job: an int64 array with the input and progress of a decoder, which is kept
+between calls of the compiled code.
 
-Each output is an address and a capacity, in bytes for data, in elements for headers. Constants are
-frozen into compiled code; `kernel_cache` accounts for that. Must not import numba or pyarrow.
+Each output consists of an address and a capacity, in bytes for data and in elements for headers.
+Constants are frozen into compiled code; `kernel_cache` accounts for that. Must not import numba or
+pyarrow.
 """
 
 from typing import Final
@@ -38,7 +39,7 @@ NEED_HEADERS: Final = 23
 NEED_NAME: Final = 24
 NEED_HEADER_VALUE: Final = 25
 KEY_CAPACITY: Final = 26
-"""The first capacity. `_room` requires that capacities are in the same order as the OUT
+"""The first capacity. `_room` requires the capacities to be in the same order as the OUT
 elements.
 """
 VALUE_CAPACITY: Final = 27

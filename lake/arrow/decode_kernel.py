@@ -1,6 +1,6 @@
-"""Decode Kafka record batches to Arrow's buffers in compiled code, without the GIL. Measured by
-`benchmarks/decode.py`. Only `kernel_code` imports this module, to compile it: importing numba
-takes half a second.
+"""Decode Kafka record batches to Arrow's buffers in compiled code, without the GIL.
+`benchmarks/decode.py` measures this code. Only `kernel_code` imports this module, in order to
+compile it, because importing numba takes half a second.
 
 Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`, `BinaryViewType::c_type`.
 """
@@ -41,7 +41,7 @@ _HEADER_BYTES = 61
 _BATCH_OVERHEAD = 12
 _PLAIN_HEAD_BYTES = 18
 _SHORT_BYTES = 256
-"""Up to this length, copying in steps is faster than calling memcpy."""
+"""Fields up to this length are copied in steps, which is faster than calling memcpy."""
 
 
 class _Record(NamedTuple):
@@ -88,7 +88,7 @@ class _Outputs(NamedTuple):
 
 
 class _Used(NamedTuple):
-    """The used part of the outputs."""
+    """How much of each output is used."""
 
     row_count: int
     size_bytes: int
@@ -190,7 +190,7 @@ def _bad_record(code: int) -> _Record:
 
 @_hot_part
 def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
-    """Parse any record, from its length on. With append time, its timestamp delta is 0."""
+    """Parse any record, starting at its length. With append time, its timestamp delta is 0."""
     length, at = _number_of(source, at, data_end, 28, 15)
     if at < 0:
         return _bad_record(t.BAD_VARINT)
@@ -202,7 +202,7 @@ def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record
 @_hot_part
 def _parse_fields(source: int, at: int, end: int, is_append_time: bool) -> _Record:
     """Parse a record, starting after its length."""
-    delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # skips the unused attributes byte
+    delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # skip the unused attributes byte
     if at < 0:
         return _bad_record(t.BAD_VARINT)
     offset_delta, at = _number_of(source, at, end, 28, 15)
@@ -251,12 +251,12 @@ def _short_field(source: int, at: int) -> tuple[int, int, int]:
 
 @_hot_part
 def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
-    """Parse a typical record, from its length on: up to 8 KiB, without headers.
+    """Parse a typical record, starting at its length: up to 8 KiB, without headers.
 
     The end is -1 for every other record, including invalid ones, which `_parse` handles. Positions
     only increase, so checking the last one against the end of the record covers most of them.
     Earlier reads are within the batch: the numbers before the key take at most 17 bytes, and later
-    numbers are only read after a bounds check.
+    numbers are read only after a bounds check.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return _bad_record(t.DONE)
@@ -264,7 +264,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
     end = start + (number >> 1)
     if start < 0 or number & 1 or end > data_end:
         return _bad_record(t.DONE)
-    delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # large if events are replayed
+    delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # large for replayed events
     if at < 0:
         return _bad_record(t.DONE)
     delta, at = _short_number_of(source, at)
@@ -284,8 +284,8 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
 
 @_part
 def _headers_of(source: int, record: _Record, wanted: int) -> tuple[int, _Headers]:
-    """Check a record's headers, also unwanted ones. Return DONE or an error code, and their sizes
-    if they are wanted.
+    """Check a record's headers, including unwanted ones. Return DONE or an error code, and their
+    sizes if they are wanted.
     """
     code, headers = _measure_headers(source, record.headers_at, record.end, record.header_count)
     if code or wanted & j.WANT_HEADERS == 0:
@@ -305,7 +305,9 @@ def _put_timestamp(timestamps: int, row: int, timestamp_ms: int) -> None:
 
 @_part
 def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None:
-    """Write a null. The validity bitmap of a column is only written once it contains a null."""
+    """Write a null. The validity bitmap of a column is written only once the column contains a
+    null.
+    """
     count = get(job, nulls)
     if count == 0:
         for byte in range((rows_max + 7) >> 3):
@@ -346,8 +348,8 @@ def _put_header_value(source: int, at: int, length: int, header: int, job: int) 
 
 @_part
 def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int) -> None:
-    """Append a record's headers. `_measure_headers` has checked them, and there is room. Headers
-    are null for a record without headers, as in Spark.
+    """Append a record's headers. `_measure_headers` has checked the headers, and there is room for
+    them. Headers are null for a record without headers, as in Spark.
     """
     if count == 0:
         _put_null(get(job, j.LIST_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_LISTS)
@@ -370,8 +372,8 @@ def _outputs(job: int, source: int) -> _Outputs:
     """Read constants once per batch: LLVM must assume that every store to an output may change the
     job.
 
-    Rows that fit into the smallest output fit into all of them: one comparison per record instead
-    of five.
+    Rows that fit into the smallest output fit into all of them, so one comparison per record
+    suffices instead of five.
     """
     room = min(
         get(job, j.KEY_CAPACITY),
@@ -509,8 +511,8 @@ def _append(
     outputs: _Outputs,
     job: int,
 ) -> tuple[int, _Used]:
-    """Append one record to the outputs. Return DONE or the code why it was not appended, and the
-    used sizes.
+    """Append one record to the outputs. Return DONE or the code for the reason why it was not
+    appended, and the used sizes.
     """
     wanted, row = outputs.wanted, used.row_count
     key = max(record.key_length, 0) if wanted & j.WANT_KEY else 0
@@ -520,7 +522,7 @@ def _append(
     )
     size_bytes = used.size_bytes + outputs.row_bytes + key + value + header_bytes
     # Check for room first, because nothing may be written for a row that does not fit. A record
-    # larger than an Arrow batch gets a separate one.
+    # larger than an Arrow batch gets a batch of its own.
     if row >= outputs.rows_max or size_bytes > outputs.bytes_max:
         if row:
             return t.FULL, used
@@ -587,7 +589,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
             code = t.BAD_DELTA
         if code == t.DONE and record.header_count:
             code, headers = _headers_of(source, record, outputs.wanted)
-        # If several records have the same offset, Kafka consumers return the first.
+        # If several records have the same offset, Kafka consumers return the first one.
         if code == t.DONE and delta > previous and low <= base_offset + delta < high:
             code, used = _append(source, record, headers, base_offset, base_ms, used, outputs, job)
         if code:
@@ -619,15 +621,16 @@ def _begin_offsets(job: int) -> None:
 
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
     """Continue at the position in the job, through the first `count` rows of the table, until
-    everything is DONE, an output is FULL or must GROW, or a batch is invalid; the job then contains
-    which one. All arguments but source_bytes and count are addresses.
+    everything is DONE, an output is FULL or must GROW, or a batch is invalid; the job then
+    identifies that batch. All arguments except source_bytes and count are addresses.
 
     Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing after the end
     of an output is written, for any input: every length is compared with the remaining input before
-    it is used, every output with its capacity before it is written. Same results as `decode_numpy`,
-    which is used without numba. Memory is addressed by integers (`decode_memory`). Only `decode`
-    and `walk` are called from outside, with the addresses of arrays owned by the caller; arguments
-    and results are int64. Nothing here may raise: compiled code cannot call Python.
+    it is used, every output with its capacity before it is written. The results are the same as
+    those of `decode_numpy`, which is used without numba. Memory is addressed by integers
+    (`decode_memory`). Only `decode` and `walk` are called from outside, with the addresses of
+    arrays owned by the caller; arguments and results are int64. No code here may raise, because
+    compiled code cannot call Python.
     """
     set64(job, j.SOURCE_BYTES, source_bytes)
     if get(job, j.OUT_ROWS) == 0:

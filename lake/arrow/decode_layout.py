@@ -1,7 +1,7 @@
 """Place the outputs of an Arrow batch in its slabs, and create Arrow columns over them.
 
-This is computed once for a decoder, and once more for a record that is larger than an Arrow batch:
-the Python code for it takes 20 us, or twice as long right after decoding, which evicts the
+The layout is computed only once per decoder, and again for a record that is larger than an Arrow
+batch: computing it takes 20 us in Python, or twice as long right after decoding, which evicts the
 interpreter from the CPU caches.
 """
 
@@ -89,7 +89,7 @@ class Column(Protocol):
 
 
 class _Room:
-    """A part of a slab for one output."""
+    """The part of a slab that is used for one output."""
 
     __slots__ = ("_at", "_slab")
 

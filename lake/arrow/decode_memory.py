@@ -1,7 +1,7 @@
 """Address memory by integers in compiled code, because passing arrays takes 0.7 us per record.
 
-Nothing here checks bounds: callers compare lengths and capacities first. Addresses are int64. A
-function with an index counts elements of its own width and needs an aligned address. Source:
+Nothing here checks bounds: callers compare lengths and capacities first. Addresses are int64.
+Functions with an index count elements of their own width and require an aligned address. Source:
 numba's `cgutils.raw_memcpy`, LLVM's `load` and `store`.
 """
 
@@ -14,7 +14,7 @@ import numba.core.cgutils
 import numba.extending
 
 Untyped: TypeAlias = Any
-"""Objects of numba and llvmlite, which have no types."""
+"""Objects of numba and llvmlite, which are untyped."""
 
 _ir: Untyped = llvmlite.ir
 _types: Untyped = numba.types
@@ -113,4 +113,4 @@ copy: Callable[[int, int, int], None] = _intrinsic(_memcpy)
 does not recognize a memcpy in it.
 """
 copy_step: Callable[[int, int], None] = _intrinsic(_step)
-"""Copy `STEP_BYTES` (destination, source) by one load and one store."""
+"""Copy `STEP_BYTES` (destination, source) with one load and one store."""

@@ -35,12 +35,12 @@ _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1
 _OFFSET_BYTES: Final = 8
 _DELTA_BITS: Final = 31
-"""Number of bits in a delta that is not negative."""
+"""Number of bits in a non-negative delta."""
 _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 
 
 class _Fields(NamedTuple):
-    """Nullable byte strings of a buffer: the position of each, and its length or -1."""
+    """Nullable byte strings in a buffer: the position of each, and its length or -1."""
 
     at: _Numbers
     length: _Numbers
@@ -63,7 +63,7 @@ class _Records(NamedTuple):
     row: _Numbers
     offset: _Numbers
     is_new: NDArray[np.bool_]
-    """Whether the offset is larger than all earlier ones in its batch."""
+    """Whether the offset is larger than all previous offsets in its batch."""
     timestamp_delta_ms: _Numbers
     key: _Fields
     value: _Fields
@@ -71,11 +71,10 @@ class _Records(NamedTuple):
 
 
 class NumpyRows:
-    """Implement `decode_table.Rows` with numpy.
+    """Implements `decode_table.Rows` with numpy.
 
-    Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the chain of
-    record lengths needs a loop in Python, because each record begins at the end of the previous
-    one.
+    Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the record
+    lengths require a loop in Python, because each record begins at the end of the previous one.
     """
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
@@ -154,7 +153,7 @@ class NumpyRows:
             at += fit
 
     def _add_each(self, group: t.Group) -> Iterator[RecordBatch]:
-        """Add one batch after the other, up to the first invalid one."""
+        """Add one batch after another, up to the first invalid one."""
         for row in range(len(group.table)):
             try:
                 yield from self.add(group._replace(table=group.table[row : row + 1]))
@@ -236,7 +235,7 @@ def _parse(group: t.Group) -> _Records:
 
 
 def _is_new(row: _Numbers, delta: _Numbers) -> NDArray[np.bool_]:
-    """Return which deltas are larger than all previous ones in their batch."""
+    """Return, for each delta, whether it is larger than all previous ones in its batch."""
     place = (row << _DELTA_BITS) + delta
     newest = np.maximum.accumulate(np.concatenate((np.full(1, -1, np.int64), place)))
     return (delta >= 0) & (place > newest[:-1])
@@ -317,8 +316,8 @@ def _fields(
 def _parse_headers(
     source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, count: _Numbers
 ) -> tuple[_Headers, _Numbers]:
-    """Parse the first headers of all records that have one, then the second ones, and so on; then
-    sort them by record.
+    """Parse the first header of all records that have one, then the second ones, and so on.
+    Finally, sort the headers by record.
     """
     at = at.copy()
     owners: list[_Numbers] = []

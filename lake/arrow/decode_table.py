@@ -33,7 +33,7 @@ DATA_END: Final = 11
 TABLE_COLUMNS: Final = 12
 
 TABLE_ROWS: Final = 4_096
-"""Number of headers walked in one call. A block of 1 MiB with one-record batches has about
+"""Number of headers walked in one call. A block of 1 MiB with one-record batches contains about
 10,000.
 """
 
@@ -45,7 +45,7 @@ TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1_000
 
 FAR_FUTURE_MS: Final = 253_402_300_799_999
 FAR_PAST_MS: Final = -62_135_596_800_000
-"""Replacements of timestamps beyond that limit: the end of the year 9999 and the beginning of the
+"""Replacements for timestamps beyond this limit: the end of the year 9999 and the beginning of the
 year 1, which all Arrow readers can represent.
 """
 
@@ -86,8 +86,8 @@ WHAT: Final = {
 
 
 class BatchRefused(Exception):
-    """A row of the table is invalid; `code` is a BAD code. Earlier rows have been added, and the
-    first `taken` records of this row.
+    """A row of the table is invalid; `code` is a BAD code. All earlier rows have been added, as
+    well as the first `taken` records of this row.
     """
 
     def __init__(self, code: int, row: int, taken: int = 0) -> None:
@@ -111,11 +111,11 @@ class Group(NamedTuple):
 
 
 class Rows(Protocol):
-    """Convert groups to Arrow batches. Implementations are `decode_buffers.CompiledRows` and
+    """Converts groups to Arrow batches. The implementations are `decode_buffers.CompiledRows` and
     `decode_numpy.NumpyRows`.
 
-    A table has one row of int64 per Kafka batch. Data positions refer to the buffer that holds the
-    records: the block itself, or the decompressed bytes. Must not import numba or pyarrow.
+    A table has one row of int64 per Kafka batch. Data positions refer to the buffer that contains
+    the records: the block itself, or the decompressed bytes. Must not import numba or pyarrow.
     Constants are frozen into compiled code; `kernel_cache` accounts for that.
     """
 
@@ -135,5 +135,5 @@ class Rows(Protocol):
         ...
 
     def flush(self) -> Iterator[Any]:
-        """Yield the last batch, if it has rows."""
+        """Yield the last batch if it contains rows."""
         ...

@@ -1,5 +1,5 @@
 """Compile the kernels in the background while the first tasks on a machine run, so that no record
-waits for it. Compiling takes 8 s of CPU, once per version.
+waits for the compiler. Compiling takes 8 s of CPU time, once per version.
 """
 
 import fcntl
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from penstock.lake.arrow.kernel_code import Kernels
 
 _WORTHWHILE_BYTES: Final = 8 << 20
-"""Decoded bytes from which loading LLVM and the kernels, which takes 0.1 s of CPU, pays off. On a
-slow machine, the numpy decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches
-of 1 KB records.
+"""Number of decoded bytes above which loading LLVM and the kernels, which takes 0.1 s of CPU time,
+pays off. On a slow machine, the numpy decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with
+1 MiB batches of 1 KB records.
 """
 
 
@@ -72,12 +72,12 @@ def kernels() -> "Kernels":
     """Return the kernels; compile them if they are not in the cache.
 
     Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
-    task checks again. Processes with little to decode use it too, because loading LLVM would take
-    most of their time. The compiler is a separate process: a thread would compete with the task for
-    the GIL, and the exit of a task must not interrupt the compiler. Invariants: at most one such
-    process per machine and user runs at a time (it holds a lock). It may outlive the task that
-    started it, and nothing waits for it. If it fails, or if nothing can be cached, the next use
-    compiles the kernels itself and raises the error.
+    task checks again. Processes with little data to decode use it as well, because loading LLVM
+    would take most of their time. The compiler is a separate process: a thread would compete with
+    the task for the GIL, and the exit of a task must not interrupt the compiler. Invariants: at
+    most one such process per machine and user runs at a time (it holds a lock). It may outlive the
+    task that started it, and nothing waits for it. If it fails, or if nothing can be cached, the
+    next use compiles the kernels itself and raises the error.
     """
     with _Loaded.lock:
         if _Loaded.kernels is None:

@@ -1,4 +1,4 @@
-"""Cache compiled kernels: compiling takes some seconds, loading some milliseconds."""
+"""Cache compiled kernels: compiling takes several seconds, loading takes a few milliseconds."""
 
 import os
 from contextlib import suppress
@@ -22,12 +22,12 @@ _DIGEST_BYTES: Final = 32
 
 
 def cache_directory() -> Path | None:
-    """Return the directory of these kernels, or None if none is writable.
+    """Return the directory for these kernels, or None if no directory is writable.
 
     Invariant: code is loaded only from a directory that only this user can write to, because it is
-    executed, and only if its digest matches. It is never loaded for other sources: the directory's
-    name contains their hash. If no such directory is writable, each process compiles the kernels.
-    `NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
+    executed, and only if its digest matches. It is never loaded for different sources, because the
+    directory's name contains their hash. If no such directory is writable, each process compiles
+    the kernels. `NUMBA_CACHE_DIR` is honored. Importing this module does not import numba or LLVM.
     """
     try:
         name = (
@@ -40,7 +40,7 @@ def cache_directory() -> Path | None:
 
 
 def read_code(place: Path) -> bytes | None:
-    """Return the code in a file; None if it is missing or damaged."""
+    """Return the code in a file, or None if the file is missing or damaged."""
     try:
         content = place.read_bytes()
     except OSError:

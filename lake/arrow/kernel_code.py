@@ -1,5 +1,5 @@
 """Compile the kernels to object code, and load object code without numba: importing LLVM alone
-takes 0.1 s, numba 0.5 s.
+takes 0.1 s, importing numba 0.5 s.
 
 Source: documentation of `numba.cfunc` and of llvmlite's `ExecutionEngine`.
 """
@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import llvmlite.binding as _binding  # type: ignore[import-untyped]
 
 Untyped: TypeAlias = Any
-"""Objects of numba and llvmlite, which have no types."""
+"""Objects of numba and llvmlite, which are untyped."""
 
 _llvm: Untyped = _binding
 _ARGUMENTS: Final = {"decode": 5, "walk": 8}
-"""The kernels, and their numbers of arguments."""
+"""The kernels, and the number of arguments of each."""
 
 _CALLED: Final = ("llvm.", "memcpy", "memset", "memmove")
 _SPEED: Final = 3
@@ -27,8 +27,8 @@ class Kernels(NamedTuple):
     """The kernels of `decode_kernel`, which explains their arguments.
 
     Invariant: the code calls nothing but LLVM intrinsics and functions such as memcpy, which is
-    checked when it is compiled. It therefore cannot raise, and runs without the GIL. Does no I/O;
-    `kernel_build` stores the code.
+    checked when it is compiled. It therefore cannot raise, and runs without the GIL. There is no
+    I/O; `kernel_build` stores the code.
     """
 
     decode: Callable[[int, int, int, int, int], int]
@@ -38,7 +38,7 @@ class Kernels(NamedTuple):
 
 
 def machine_hash() -> str:
-    """Return an identifier of the CPU and the compiler, on which the object code depends in
+    """Return an identifier of the CPU and the compiler. The object code depends on these in
     addition to its sources.
     """
     _initialize()
@@ -53,7 +53,7 @@ def machine_hash() -> str:
 
 
 def compile_kernels() -> bytes:
-    """Return the object code for this CPU. This imports numba and takes 8 s of CPU."""
+    """Return the object code for this CPU. This imports numba and takes 8 s of CPU time."""
     import numba
 
     from penstock.lake.arrow.decode_kernel import KERNELS

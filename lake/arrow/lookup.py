@@ -18,7 +18,7 @@ async def first_as_young(
     store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
 ) -> int | None:
     """Return the offset of the first record at or after the timestamp, or None if all are older. An
-    unreadable record counts as recent, so that readers miss nothing. Raise the errors of
+    unreadable record counts as recent, so that readers do not miss any record. Raise the errors of
     `read_slices`.
     """
     for part in slices:

@@ -1,5 +1,5 @@
-"""Build the rows of dense slices without reading them: the plan determines topic, partition and
-offset.
+"""Build the rows of dense slices without reading them, because the plan determines the topic,
+partition and offset.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,9 @@ ROWS_MAX: Final = ReadConfig().rows_max
 
 
 def place_rows(slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[RecordBatch]:
-    """Yield the rows of dense slices without markers. `columns` are of `slices.PLACE_COLUMNS`."""
+    """Yield the rows of dense slices without markers. `columns` must be in
+    `slices.PLACE_COLUMNS`.
+    """
     schema, places = arrow_schema(columns), Places(ROWS_MAX)
     for part in slices:
         for low in range(part.start_offset, part.end_offset, ROWS_MAX):

@@ -1,5 +1,5 @@
-"""The only module that imports pyarrow. pyarrow has no type information, so type checkers see its
-objects, which have these names, as Any.
+"""The only module that imports pyarrow. pyarrow has no type information, so type checkers treat the
+objects with these names as Any.
 
 Must not contain anything else.
 """

@@ -1,5 +1,5 @@
-"""Read slices as Arrow batches: fetched on the event loop, decoded in a thread at the same time.
-The kernel does not hold the GIL.
+"""Read slices as Arrow batches, which are fetched on the event loop and decoded in a thread at the
+same time. The compiled kernels do not hold the GIL.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def read_slices(
     times: TimeBounds = ALL_TIMES,
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> AsyncGenerator[RecordBatch, None]:
-    """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
+    """Yield the records of all slices. Call `aclose` on the iterator if it is not exhausted.
 
     Blocks and batches without records within `times` may be skipped; records of other blocks and
     batches are not filtered. Raises ObjectGone (plan again), ReadError (damage), errors raised by
@@ -81,9 +81,9 @@ async def read_slices(
 class PartDecoder:
     """A decoder, and the aborted transactions of streams. Serves one thread at a time.
 
-    Invariant: rows come slice by slice in the given order, within a slice in offset order, and no
-    offset twice. If an object is missing, all rows before it are returned first, so that a new plan
-    can continue there. Memory: about three parts and three Arrow batches.
+    Invariant: rows are returned slice by slice in the given order, in offset order within a slice,
+    and no offset is returned twice. If an object is missing, all rows before it are returned first,
+    so that a new plan can continue there. Memory: about three parts and three Arrow batches.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class PartDecoder:
             yield from self._decoder.decode(data, place, aborted, self._times)
 
     def count(self, fetched: Fetched) -> Iterator[tuple[int, int]]:
-        """Yield for each block the position of its slice and the number of wanted records. Raise
+        """Yield, for each block, the position of its slice and the number of wanted records. Raise
         ReadError.
         """
         for piece, data, place, aborted in self._checked(fetched):
             yield piece.ordinal, self._decoder.count(data, place, aborted, self._times)
 
     def _checked(self, fetched: Fetched) -> Iterator[tuple[Piece, memoryview, Place, Aborted]]:
-        """Yield the blocks of a part after their checksums matched."""
+        """Yield the blocks of a part after verifying their checksums."""
         for piece in fetched.part.pieces:
             slice_, block, data = piece.slice, piece.block, fetched.block(piece)
             try:

@@ -1,7 +1,7 @@
 """Read slices as Arrow batches in code without an event loop, such as Spark's Python workers.
 
-The background loop fetches while the caller decodes and works. The deadlines of the store's own
-calls bound all waits.
+The background loop fetches while the caller decodes and works. All waits are bounded by the
+deadlines of store calls.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -34,7 +34,7 @@ def read_slices_sync(
     on_unreadable: OnUnreadable = raise_unreadable,
     wal_store_url: str = "",
 ) -> Generator[RecordBatch, None, None]:
-    """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
+    """Read slices like `read.read_slices`. Close the iterator if it is not exhausted.
 
     `bodies` are complete objects by key.
     """

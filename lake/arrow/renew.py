@@ -1,5 +1,5 @@
 """Read slices to their end even if their objects are deleted in the meantime: plan missing parts
-again by offset.
+again, by offset.
 
 Source: docs/design/manifest.md.
 """
@@ -27,7 +27,7 @@ from penstock.lake.manifest.plan import OffsetRange
 _log = get_logger(__name__)
 
 PAUSE_MS: Final = 1_000
-"""Pause between plans without progress: the next manifest is published a second later."""
+"""Pause between plans without progress, because the next manifest is published a second later."""
 
 OnLoss = Callable[[StreamError], None]
 """Called for records that can no longer be read, with OffsetsLost, UnknownPartition or
@@ -40,7 +40,7 @@ AbortedLookup = Callable[[Sequence[OffsetRange]], AbortedByStream]
 
 
 def raise_loss(error: StreamError) -> None:
-    """Raise the error: a loss is not tolerated."""
+    """Raise the error, because losses are not tolerated."""
     raise error
 
 
@@ -63,10 +63,10 @@ def read_renewed(
     Raise ObjectStillMissing if new plans do not help, OffsetsMissing, ReadError (damage), or errors
     raised by `on_unreadable`.
 
-    Invariants: every offset of the slices is returned once, or reported in an error. Rows do not
-    depend on the objects that contain them, even with `committed`: aborted transactions are looked
-    up once, before anything is read, because outcomes never change. New plans use the newest
-    manifest and the same streams: a recreated topic is a loss, and never returns other rows.
+    Invariants: every offset of the slices is either returned once or reported in an error. Rows do
+    not depend on the objects that contain them, even with `committed`: aborted transactions are
+    looked up once, before anything is read, because outcomes never change. New plans use the newest
+    manifest and the same streams: a recreated topic counts as a loss and never returns other rows.
     """
     aborted: AbortedByStream | None = None
     if committed:
@@ -95,7 +95,7 @@ def read_renewed(
 
 
 class ReplanBackoff:
-    """Limit the unsuccessful new plans of one pass."""
+    """Limits the unsuccessful new plans of one pass."""
 
     def __init__(self, pause_ms: int) -> None:
         self._pause_ms = pause_ms
@@ -143,7 +143,7 @@ def look_up_aborted(
 def replan_slices(
     plan: Planner, left: Sequence[Slice], on_loss: OnLoss = raise_loss
 ) -> list[Slice]:
-    """Plan the offsets of slices again, in the objects that contain them now."""
+    """Plan the offsets of slices again, in the objects that currently contain them."""
     return plan_streams(
         plan,
         ranges_of(left),

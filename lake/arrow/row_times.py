@@ -13,7 +13,9 @@ _DAY_MS: Final = 86_400_000
 
 
 def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
-    """Return the rows with wanted timestamps. With bounds, the batch has the `timestamp` column."""
+    """Return the rows with wanted timestamps. If there are bounds, the batch must contain the
+    `timestamp` column.
+    """
     if not times.is_bounded:
         return batch
     mask = _mask(batch, times)

@@ -1,4 +1,4 @@
-"""Reuse memory for Arrow columns: getting fresh pages from the operating system takes longer than
+"""Reuse memory for Arrow columns: obtaining new pages from the operating system takes longer than
 decoding into them.
 
 Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
@@ -24,7 +24,7 @@ _POOLED_BYTES_MAX: Final = 16 << 20
 
 class Home:
     """The free slabs of one column and size. Appending and popping are atomic, so all threads can
-    use it, and so can `__del__`, which may run at any time.
+    use it, as can `__del__`, which may run at any time.
     """
 
     __slots__ = ("size_bytes", "waiting")
@@ -37,20 +37,20 @@ class Home:
 
 
 _homes: Final[dict[tuple[str, int], Home]] = {}
-"""Homes by column and size. If columns shared slabs, a small column might get the slab of a large
-one, which is not in the CPU cache.
+"""Homes by column and size. If columns shared slabs, a small column might be given the slab of a
+large one, which is not in the CPU cache.
 """
 
 
 class Slab:
-    """The memory of one column, or of several small ones, of one Arrow batch.
+    """The memory of one column, or of several small columns, of one Arrow batch.
 
     Invariant: memory is reused only when nothing references it any more. Every Arrow buffer over a
     slab holds the slab, wherever the buffer is used (another thread, C++, another library through
     Arrow's C interface). The slab is returned when the last buffer is released. The batches of a
-    reader therefore stay valid as long as it keeps them, and a reader that keeps everything gets
-    fresh memory. Keys and values have separate slabs, because a reader that keeps keys often drops
-    values. The number and size of free slabs are limited.
+    reader therefore stay valid as long as it keeps them, and a reader that keeps everything is
+    given new memory. Keys and values have separate slabs, because a reader that keeps keys often
+    drops values. The number and size of free slabs are limited.
     """
 
     __slots__ = ("_home", "_memory", "address")
@@ -69,13 +69,15 @@ class Slab:
         return pa.foreign_buffer(self.address + at, size_bytes, self)
 
     def __del__(self) -> None:
-        home = getattr(self, "_home", None)  # missing if allocating the memory failed
+        home = getattr(self, "_home", None)  # missing if allocation failed
         if home is not None:
             home.waiting.append(self._memory)
 
 
 def home_of(column: str, size_bytes: int) -> Home:
-    """Return the pool of a column and size, the same one each time unless there are too many."""
+    """Return the pool of a column and size. It is the same one each time, unless there are too many
+    pools.
+    """
     home = _homes.get((column, size_bytes))
     if home is None:
         if len(_homes) >= _HOMES_MAX:

@@ -1,5 +1,5 @@
-"""Implement `scan`: a topic, or a range of it, as Arrow batches from the store alone. For
-pandas, Polars, DuckDB and your own programs.
+"""Implement `scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas,
+Polars, DuckDB and other programs.
 """
 
 import time
@@ -54,8 +54,8 @@ is not older), or an offset for each partition.
 """
 
 LEASE_AFTER_S: Final = 30.0
-"""A pass that takes longer acquires a lease. Before that, the deletion grace period of one minute
-protects its objects, so short passes need no PUT.
+"""A pass that takes longer acquires a lease. Before that, its objects are protected by the deletion
+grace period of one minute, so that short passes need no PUT.
 """
 
 LEASE_TTL_MS: Final = 600_000
@@ -86,8 +86,9 @@ def scan(
     """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
     contacted.
 
-    This call fixes the offsets: later records are not in the scan, whose iteration reads the data.
-    Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
+    The offsets are fixed by this call, so later records are not in the scan. The data is read
+    during iteration. Cost: one or two GETs for the manifest and one for each live WAL, and more
+    only for timestamps.
 
     Args:
         store_url: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
@@ -96,16 +97,17 @@ def scan(
         start: Start position: `earliest`, `latest`, an offset, a mapping from partition to offset,
             or a `datetime` with a time zone (the first record at or after it).
         end: End position, exclusive; in the same form as `start`.
-        columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by
-            default all but `headers`.
+        columns: Columns of Spark's Kafka source, such as `key`, `value` and `timestamp`; by default
+            all except `headers`.
         isolation_level: `read_committed` ends at the last stable offset and skips aborted
-            transactions, as Kafka's consumers do.
+            transactions, like Kafka's consumers.
         since: Skip records with an older timestamp, anywhere in the log.
         until: Skip records with this or a newer timestamp, anywhere in the log.
         snapshot: Read the topic as of this snapshot.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
-        on_error: For unreadable records: `raise`, or `skip` and list in `Scan.unreadable`.
-        cluster_id: The cluster, needed only if the store contains several.
+        on_error: How to handle unreadable records: `raise`, or `skip` them and list them in
+            `Scan.unreadable`.
+        cluster_id: The cluster; required only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
         wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
         tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
@@ -115,12 +117,14 @@ def scan(
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: It does not exist; new topics and snapshots exist after about 1 s.
+        UnknownPartition: The partition does not exist; new topics and snapshots are visible after
+            about 1 s.
         OffsetsLost: `start` is below the log start of a partition.
         OffsetsMissing: `end` is after the end of a partition.
         ManifestNotFound: The store contains no such cluster.
         SeveralClusters: The store contains several clusters and `cluster_id` is empty.
-        WalStoreRequired, WalStoreWrong: `wal_store` is empty, or not the WAL store of the cluster.
+        WalStoreRequired, WalStoreWrong: `wal_store` is empty or is not the WAL store of the
+            cluster.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -155,17 +159,17 @@ class Scan:
 
     Attributes:
         schema: The `pyarrow.Schema` of the batches.
-        unreadable: What the last pass skipped with `on_error="skip"`: `count` offsets, and the
-            first `errors`.
+        unreadable: The records that the last pass skipped with `on_error="skip"`: the `count` of
+            offsets, and the first `errors`.
 
     Invariants: `scan` fixes the offsets when it is called: every pass returns the same rows, each
     offset once, in offset order within a partition, regardless of concurrent compaction. It
     includes every record acknowledged before the call (it reads WAL tails), unless
-    `tail="uploaded"` ends it earlier. A long pass holds a
-    lease; without one (a read-only store), it plans again if objects were deleted. With
-    `isolation_level="read_committed"` it ends at the last stable offset and skips aborted
-    transactions; by default it ignores transactions, as Kafka's consumers do. Cost: one read of the
-    manifest, then about three parts of input and one Arrow batch of memory.
+    `tail="uploaded"` ends it earlier. A long pass holds a lease; without one (a read-only store),
+    it plans again if objects were deleted. With `isolation_level="read_committed"` it ends at the
+    last stable offset and skips aborted transactions; by default it ignores transactions, like
+    Kafka's consumers. Cost: one read of the manifest, then about three parts of input and one Arrow
+    batch of memory.
     """
 
     def __init__(
@@ -181,8 +185,8 @@ class Scan:
         skips: bool = False,
         on_unreadable: OnUnreadable | None = None,
     ) -> None:
-        """Programs call `scan` instead. `streams` are the stream ids of the partitions when the
-        scan was created. With `skips`, unreadable records are skipped.
+        """Programs call `scan` instead. `streams` contains the stream ids of the partitions when
+        the scan was created. With `skips`, unreadable records are skipped.
         """
         self._cluster = cluster
         self._ranges = tuple(ranges)
@@ -197,7 +201,9 @@ class Scan:
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Partition number to the first offset and the end offset, exclusive."""
+        """Mapping from partition number to the first offset and the end offset, which is
+        exclusive.
+        """
         return {item.partition: (item.start_offset, item.end_offset) for item in self._ranges}
 
     def __iter__(self) -> Iterator[RecordBatch]:
@@ -215,7 +221,7 @@ class Scan:
         return self.batches()
 
     def batches(self) -> Generator[RecordBatch, None, None]:
-        """Iterate as a generator that can be closed."""
+        """Iterate over the scan with a generator that can be closed."""
         on_unreadable = self._new_pass()
         slices = self._plan()
         if not slices:
@@ -244,13 +250,14 @@ class Scan:
 
         Without transactions, log compaction and time bounds, nothing is read: the manifest contains
         the count. Otherwise, most counts are in the indexes of objects; blocks are read in
-        partitions with transactions, and where time bounds cut a block. Lost or damaged objects
-        that need not be read are not detected, and unreadable records are counted if their block is
-        not read. With `on_error="skip"` all records are read, so that skipped ones are not counted.
+        partitions with transactions, and where a block crosses a time bound. Lost or damaged
+        objects that do not have to be read are not detected, and unreadable records are counted if
+        their block is not read. With `on_error="skip"`, all records are read, so that skipped
+        records are not counted.
 
         Raises:
-            OffsetsLost, OffsetsMissing, TopicReplaced, UnknownPartition: As iteration does.
-            ObjectStillMissing, ReadError, ObjectStoreError: As iteration does.
+            OffsetsLost, OffsetsMissing, TopicReplaced, UnknownPartition: As during iteration.
+            ObjectStillMissing, ReadError, ObjectStoreError: As during iteration.
         """
         if self._skips:
             return self._row_count(self.offsets, self._new_pass())

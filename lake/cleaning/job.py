@@ -25,9 +25,9 @@ from penstock.stream.wal.wal_store_url import open_for_reads
 class PassTask:
     """One pass over one partition.
 
-    ranges: cover [log.start, log.end), in order and without gaps. targets: the objects to write, as
-    many as the pass may need. created_ms: the creation time of the objects, the same in every
-    attempt. put_until_ms: no PUT begins later, by the executor's clock.
+    ranges: cover [log.start, log.end), in order and without gaps. targets: the objects to write,
+    enough for the whole pass. created_ms: the creation time of the objects, identical in every
+    attempt. put_until_ms: no PUT begins after this time, according to the executor's clock.
     """
 
     partition: int
@@ -43,10 +43,10 @@ class PassTask:
 class PassResult:
     """The objects that a task has written, in order.
 
-    clean_end: no key occurs twice below it once all exchanges are committed; None if the pass was
-    not completed. In that case plan again if `is_stale` (the sources changed, or the deadline
-    passed); otherwise `detail` describes a damaged object. is_map_full: whether another pass must
-    continue at `clean_end`.
+    clean_end: once all exchanges are committed, no key occurs twice below it; None if the pass was
+    not completed. In that case, plan again if `is_stale` (the sources have changed or the deadline
+    has passed); otherwise, `detail` describes a damaged object. is_map_full: whether another pass
+    must continue at `clean_end`.
     """
 
     task: PassTask
@@ -91,7 +91,7 @@ class _Stream:
 
 
 class _TaskMetadata:
-    """Implement `CleaningMetadata` with data prepared by the driver. A commit is only recorded."""
+    """Implements `CleaningMetadata` with data prepared by the driver. Commits are only recorded."""
 
     def __init__(self, task: PassTask, now_ms: WallClock) -> None:
         self._task = task
@@ -144,8 +144,8 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         return [_Stream(task.log.stream_id, task.log.start)]
 
     def forget(stream_id: StreamId, end: Offset) -> None:
-        """Do nothing, because a job has no cache. Leaders may still serve removed records from
-        their caches.
+        """Do nothing, because a job has no cache. Leaders may continue to serve removed records
+        from their caches.
         """
 
     cleaner = LogCleaner(

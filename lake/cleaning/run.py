@@ -23,11 +23,13 @@ from penstock.stream.ports import ObjectRange, PreparedObject
 _log = get_logger(__name__)
 
 STALE_MAX: Final = 5
-"""Maximum number of consecutive passes that end because the log changed or the time was over."""
+"""Maximum number of consecutive passes that end because the log has changed or the time limit has
+passed.
+"""
 
 _ITEMS_MAX: Final = 1_000
 _SOURCES_MAX: Final = 10_000
-"""Limits of one commit and of one preparation at the controller."""
+"""Limits for one commit and one preparation at the controller."""
 
 
 class Checkpoint(NamedTuple):
@@ -55,15 +57,15 @@ class PassMetadata(Protocol):
         is_ordered: bool = False,
         tombstones_kept_ms: int | None = None,
     ) -> list[str]:
-        """Commit in one transaction. Return "" for each exchange, or why it was in conflict.
-        is_ordered: reject every exchange after a conflict. tombstones_kept_ms: as in
+        """Commit in one transaction. Return, for each exchange, "" or the reason for a conflict.
+        is_ordered: whether to reject every exchange after a conflict. tombstones_kept_ms: as in
         `CommitObjects`.
         """
         ...
 
     async def checkpoints(self, topic: str) -> Mapping[StreamId, Checkpoint]:
-        """Return the committed checkpoints by data stream: the topic may be recreated before its
-        logs are read.
+        """Return the committed checkpoints by data stream, because the topic may be recreated
+        before its logs are read.
         """
         ...
 
@@ -81,7 +83,7 @@ class CleaningOptions:
     key_map_bytes_max: int = 128 << 20
     object_bytes_max: int = 64 << 20
     round_bytes_max: int = 16 << 30
-    """Total size of the logs whose passes run before the next commits. It is limited, because
+    """Total size of the logs whose passes run before the next commits. The size is limited because
     objects must be committed before they expire.
     """
 
@@ -110,7 +112,7 @@ class PassPlan:
 
 @dataclass(slots=True)
 class PassReport:
-    """The result of a run for one partition. clean_end: below it no key occurs twice."""
+    """The result of a run for one partition. clean_end: no key occurs twice below it."""
 
     partition: int
     passes: int = 0
@@ -138,16 +140,15 @@ RunPasses = Callable[[Sequence[PassTask]], Awaitable[Sequence[PassResult]]]
 
 
 class TopicCleaner:
-    """One run for one topic. `run_passes` returns when all tasks are done; `on_done` is called with
-    the processed bytes of each partition.
+    """One run for one topic. `run_passes` returns when all tasks have ended; `on_done` is called
+    with the number of processed bytes of each partition.
 
     Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a
     scan after a crash would miss records that the pass removes, and at most at the last stable
     offset. A commit stops at the first exchange that conflicts, so no tombstone is removed before a
     record that it deletes; each exchange succeeds only if the log index still contains its sources,
     so the leader's own cleaner, compaction and other jobs may run at the same time. The job does
-    not store a cleaned end; the leader's next pass does, with little work. Brokers are not
-    contacted.
+    not store a cleaned end; the leader's next pass does, with little work. No broker is contacted.
     """
 
     def __init__(
@@ -209,7 +210,8 @@ class TopicCleaner:
                 young_from_ms=Millis(now_ms - lag_ms) if lag_ms else None,
                 tombstones_kept_ms=max(
                     self._options.tombstones_kept_ms,
-                    # The retention of tombstones starts before the pass, which may take this long.
+                    # The retention time of tombstones starts before the pass, which may take this
+                    # long.
                     checkpoint.keep_ms + self._options.ttl_ms if checkpoint.keep_ms else 0,
                 ),
             )
@@ -256,7 +258,7 @@ class TopicCleaner:
         for item in planned:
             targets = await self._prepare(_objects_max(item, options))
             log = replace(item.log, aborted=tuple(aborted[item.log.stream_id]))
-            # Executors' clocks may differ: half of the time is a margin for them.
+            # Half of the time is a safety margin, because the clocks of executors may differ.
             put_until_ms = began_ms + options.ttl_ms // 2
             tasks.append(
                 PassTask(
@@ -279,8 +281,8 @@ class TopicCleaner:
         return tuple(found)
 
     async def _commit(self, result: PassResult) -> list[tuple[ObjectRange, ...]]:
-        """Commit the objects that a task has written. Return the sources that the next manifest
-        should no longer contain.
+        """Commit the objects that a task has written. Return the sources that should no longer be
+        in the next manifest.
         """
         partition, stream_id = result.task.partition, result.task.log.stream_id
         report = self._reports.setdefault(partition, PassReport(partition))
@@ -348,7 +350,7 @@ def _rounds(planned: Sequence[PassPlan], bytes_max: int) -> Iterator[Sequence[Pa
 
 def _objects_max(log: PassPlan, options: CleaningOptions) -> int:
     """Return the maximum number of objects of a pass: any two adjacent objects together exceed the
-    maximum size of one.
+    maximum size of one object.
     """
     return min(len(log.ranges), 2 * log.log_bytes // options.object_bytes_max + 1)
 

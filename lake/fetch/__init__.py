@@ -1,1 +1,1 @@
-"""Fetch the parts of objects referenced by slices. Needs neither Arrow nor Spark."""
+"""Fetch the parts of objects referenced by slices. Requires neither Arrow nor Spark."""

@@ -1,6 +1,6 @@
 """Errors of reading partitions from the store. Every message contains object, partition and offset.
 
-Must survive pickling: executors raise them, drivers show them.
+They must survive pickling, because executors raise them and drivers display them.
 """
 
 from functools import partial
@@ -50,11 +50,11 @@ class ReadError(StreamError):
 
 
 class ObjectGone(StreamError):
-    """The object was compacted or expired after the plan was made: its offsets are now in other
+    """The object was compacted or has expired since the plan was made. Its offsets are now in other
     objects.
 
-    Everything before `slice` has been returned, and nothing of `slice` and `remaining`. Plan their
-    offsets again and continue.
+    Everything before `slice` has been returned, but nothing in `slice` and `remaining`. To
+    continue, plan their offsets again.
     """
 
     retriable = True

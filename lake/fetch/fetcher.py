@@ -48,13 +48,13 @@ class Fetched:
 
 
 class Fetch:
-    """One pass over slices: call `next` until it returns None, and `close` then or at any time.
-    Belongs to one event loop.
+    """One pass over slices: call `next` until it returns None, and call `close` then or at any
+    earlier time. Belongs to one event loop.
 
-    Invariant: parts come in the order of the slices. At most the bytes of `parts_ahead_max` parts
-    (or one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small
+    Invariant: parts are returned in the order of the slices. At most the bytes of `parts_ahead_max`
+    parts (or one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small
     objects are read completely. A missing object raises ObjectGone with the remaining slices. The
-    store handles deadlines and retries.
+    store implements deadlines and retries.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Fetch:
         wanted: Wanted = all_blocks,
         bodies: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`wanted` decides which blocks are read. `bodies` are whole objects by key."""
+        """`wanted` selects the blocks to read. `bodies` contains whole objects by key."""
         self._store = store
         self._slices = slices
         self._config = config
@@ -100,7 +100,7 @@ class Fetch:
             self._opening.popleft()
 
     async def close(self) -> None:
-        """Cancel the running requests and wait for their end."""
+        """Cancel the running requests and wait until they have ended."""
         tasks: list[asyncio.Task[object]] = [*self._opening, *(task for _, task in self._loading)]
         for task in tasks:
             task.cancel()
@@ -145,8 +145,8 @@ class Fetch:
     # --- the store --------------------------------------------------------------------------------
 
     async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, Buffer | None]]:
-        """Return the parts to read of one object, with the object's bytes if they came with the
-        index.
+        """Return the parts of one object to read, with the object's bytes if they were read
+        together with the index.
         """
         first, slice_ = numbered[0]
         try:

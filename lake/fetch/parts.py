@@ -1,8 +1,8 @@
 """Choose the bytes of an object to read for its slices: the blocks of their streams and offsets,
 with nearby blocks combined.
 
-Invariant: pieces come in the order of the slices and of their offsets, so that "everything before
-this piece" has a meaning. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
+Invariant: pieces are in the order of the slices and their offsets, so that "everything before this
+piece" is well-defined. There is no I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ class Piece:
     """A block, and the slice for which it is read."""
 
     ordinal: int
-    """The position of the slice among all that are read."""
+    """The position of the slice among all slices that are read."""
     slice: Slice
     block: BlockEntry
 
@@ -113,6 +113,6 @@ def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
 
 
 def rest_of(slices: Sequence[Slice], piece: Piece) -> tuple[Slice, tuple[Slice, ...]]:
-    """Return the rest of the slice from this piece on, and the following slices."""
+    """Return the rest of the slice, starting with this piece, and the following slices."""
     start_offset = max(piece.slice.start_offset, piece.block.start_offset)
     return replace(piece.slice, start_offset=start_offset), tuple(slices[piece.ordinal + 1 :])

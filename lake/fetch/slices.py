@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PLACE_COLUMNS: Final = frozenset({"topic", "partition", "offset"})
-"""The columns that follow from the slice alone if it has a record at each offset."""
+"""The columns that the slice alone determines if it has a record at each offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Slice:
     stored_stream_id: the stream under which the object contains the slice, if the partition is a
     fork that references an object of its source; otherwise -1.
 
-    Invariant: a slice contains object, stream and offsets, so that reading it needs only the store.
-    Its offsets were committed for this object, so the object contains all of them. The planner
-    guarantees that a partition's slices, one after the other, cover each offset once. Must not
-    import more than the standard library: drivers and executors pickle slices by the thousand.
+    Invariant: a slice contains the object, the stream and the offsets, so that reading it requires
+    only the store. Its offsets were committed for this object, so the object contains all of them.
+    The planner guarantees that a partition's slices together cover each offset once, in order. Must
+    not import more than the standard library: drivers and executors pickle slices by the thousand.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """The timestamps that a reader wants, compared with the bounds of blocks and batches.
 
 Invariant: a block or batch is skipped only if none of its records can be wanted, and accepted
-without checking its records only if all of them are. An unknown lower bound decides neither. Must
+without checking its records only if all of them are. An unknown lower bound allows neither. Must
 not import more than the standard library and `protocol.batch.header`.
 """
 
@@ -14,7 +14,7 @@ _NEWEST: Final = (1 << 63) - 1
 
 
 class TimeBounds(NamedTuple):
-    """Timestamps from `from_ms` to `to_ms`, both inclusive; by default all."""
+    """Timestamps from `from_ms` to `to_ms`, both inclusive; by default all timestamps."""
 
     from_ms: int = OLDEST_UNKNOWN
     to_ms: int = _NEWEST
@@ -29,7 +29,7 @@ class TimeBounds(NamedTuple):
         return None if self.from_ms == OLDEST_UNKNOWN else self.from_ms
 
     def excludes(self, oldest_ms: int, newest_ms: int) -> bool:
-        """Return True if no timestamp from `oldest_ms` to `newest_ms` is wanted."""
+        """Return True if no timestamp between `oldest_ms` and `newest_ms` is wanted."""
         return newest_ms < self.from_ms or oldest_ms > self.to_ms
 
     def excludes_block(self, block: BlockEntry) -> bool:

@@ -1,6 +1,6 @@
 """Collect unreadable records that a reader skips.
 
-Limit: the first `KEPT_MAX` errors are kept; others are only counted.
+The first `KEPT_MAX` errors are kept; all others are only counted.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ OnUnreadable = Callable[[ReadError], None]
 
 
 def raise_unreadable(error: ReadError) -> None:
-    """Raise the error: every record must be read."""
+    """Raise the error, because every record must be read."""
     raise error
 
 

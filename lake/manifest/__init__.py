@@ -1,3 +1,3 @@
-"""Read the public manifest, which controllers write, and plan reads from it. A reader needs only
+"""Read the public manifest, which controllers write, and plan reads from it. A reader requires only
 the store.
 """

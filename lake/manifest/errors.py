@@ -1,4 +1,4 @@
-"""Errors of manifest readers. Each message contains the offsets or versions, and a solution."""
+"""Errors of manifest readers. Each message contains the offsets or versions, and a remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,8 +7,8 @@ from penstock.base.errors import StreamError
 
 
 class ManifestNotFound(StreamError):
-    """The store contains no manifest, or none of this cluster: it was not published yet, or the URL
-    is wrong.
+    """The store contains no manifest, or none of this cluster: it has not been published yet, or
+    the URL is wrong.
     """
 
     def __init__(self, cluster_id: str) -> None:
@@ -80,8 +80,8 @@ class OffsetsLost(StreamError):
 
 
 class OffsetsMissing(StreamError):
-    """The offsets are at or above the log start, but neither in the manifest nor in the tails of
-    the WALs.
+    """The offsets are at or above the log start, but are neither in the manifest nor in the tails
+    of the WALs.
     """
 
     def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int) -> None:
@@ -163,7 +163,7 @@ class TooManyLeases(StreamError):
 
 
 class TopicReplaced(StreamError):
-    """A topic was deleted and created again: old offsets do not apply to the new one."""
+    """A topic was deleted and created again: the old offsets do not apply to the new topic."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(

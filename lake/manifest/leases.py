@@ -31,8 +31,8 @@ class HeldLease:
         """Create the lease, before any object in the manifest is read. Raise TooManyLeases or
         ObjectStoreError.
 
-        If the manifest is still the newest one afterwards, all its objects are protected from now
-        on. Otherwise some of them may already be deleted. Cost: two LISTs and a PUT.
+        If the manifest is still the newest one after this call, all its objects are protected from
+        now on. Otherwise, some of them may already have been deleted. Cost: two LISTs and a PUT.
         """
         found: set[UUID] = set()
         async for info in self._store.list(lease_prefix(self._cluster_id)):
@@ -46,8 +46,8 @@ class HeldLease:
     async def renew(self, root: ManifestRoot, ttl_ms: int) -> Lease:
         """Extend the lease to `ttl_ms` after the start of this call. Raise ObjectStoreError.
 
-        `root` is the oldest manifest whose objects are still needed. A newer one releases older
-        objects. Cost: a LIST, a PUT and a DELETE.
+        `root` is the oldest manifest whose objects are still needed. A newer manifest releases
+        older objects. Cost: a LIST, a PUT and a DELETE.
         """
         if not 0 < ttl_ms <= LEASE_MS_MAX:
             raise ValueError(f"a lease of {ttl_ms} ms is not allowed: 1 to {LEASE_MS_MAX}")
@@ -76,7 +76,7 @@ class HeldLease:
             await self._store.delete(list(renewals))
 
     async def _renewals(self) -> dict[str, int]:
-        """Return the serials of this lease's objects by their keys."""
+        """Return the serials of this lease's objects, by key."""
         infos = [
             info
             async for info in self._store.list(renewals_prefix(self._cluster_id, self._lease_id))

@@ -34,7 +34,7 @@ class TailRange(NamedTuple):
 class Source(NamedTuple):
     """The input of a plan for one partition.
 
-    `runs` are committed entries in offset order, which include all that overlap the wanted range.
+    `runs` contains committed entries in offset order, including all that overlap the wanted range.
     `end_offset` includes the tail.
     """
 
@@ -46,12 +46,11 @@ class Source(NamedTuple):
 
 
 def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
-    """Return the WAL ranges that continue a stream at `position` without a gap, each without
-    overlap.
+    """Return the WAL ranges that continue a stream at `position`, without gaps or overlaps.
 
     `position` is the committed end, or the log start if that is higher. Ranges after a gap are
-    ignored: they are not durable yet, or their WAL began after the manifest. The ranges are sorted
-    by start, since a stream may have moved from one WAL to another.
+    ignored: either they are not durable yet, or their WAL began after the manifest. The ranges are
+    sorted by start, since a stream may have moved from one WAL to another.
     """
     joined: list[TailRange] = []
     for item in sorted(found, key=_start):
@@ -69,7 +68,7 @@ def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
 def pages_wanted(
     pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_ms: int | None
 ) -> list[PageRef]:
-    """Return the pages that may contain part of the range."""
+    """Return the pages that may contain a part of the range."""
     return [
         page
         for page in pages
@@ -86,7 +85,7 @@ def _may_be_wanted(item: PageRef | TailRange, timestamp_from_ms: int | None) -> 
 
 
 def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = None) -> list[Slice]:
-    """Return the slices that hold the wanted offsets.
+    """Return the slices that contain the wanted offsets.
 
     With `timestamp_from_ms`, skip objects whose records are all older. Raise OffsetsLost (below the
     log start) or OffsetsMissing (a gap, or beyond the end).
@@ -94,7 +93,7 @@ def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = No
     Invariants: the slices of a partition cover [start, end) exactly once and in order, or an error
     contains the offsets. A slice never exceeds the range that was committed for its object, or that
     its WAL slot contains. Committed entries take precedence over WAL slots, which may contain the
-    same offsets for a while. Only entries older than a given timestamp are skipped. Must not do
+    same offsets for a while. Only entries older than a given timestamp are skipped. There is no
     I/O. Cost: 2 us per slice.
     """
     topic, partition, start, end = wanted
@@ -124,8 +123,8 @@ class _Cover:
         self._position = wanted.start_offset
 
     def skip_to(self, offset: int) -> None:
-        """Advance to `offset`; the offsets before it were skipped because they are too old. Raise
-        OffsetsMissing if no timestamp was given.
+        """Advance to `offset`; the offsets before it were skipped because their records are too
+        old. Raise OffsetsMissing if no timestamp was given.
         """
         if offset > self._position:
             if self._timestamp_from_ms is None:

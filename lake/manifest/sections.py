@@ -1,5 +1,5 @@
-"""Read parts of manifest objects: a root with one GET of the tail, neighboring sections with one
-GET.
+"""Read parts of manifest objects: a root with one GET of the object's tail, and neighboring
+sections with one GET.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class SectionReader:
     async def read(
         self, refs: Sequence[SectionRef], take: Callable[[SectionRef, memoryview, str], None]
     ) -> None:
-        """Read sections and call `take` for each one, in any order, one after the other.
+        """Read sections and call `take` for each one, in any order but one at a time.
 
         `take` receives the reference, the raw bytes, and the key of the object.
         """

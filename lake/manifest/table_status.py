@@ -1,8 +1,8 @@
-"""The status that a table runner leaves in the store of the cluster, for console, doctor and the
-command line.
+"""The status that a table runner writes to the store of the cluster, for the console, the doctor
+and the command line.
 
-Each runner overwrites one object, so readers need neither the catalog nor the runner. Nothing
-depends on it, because the table itself stores its offsets.
+Each runner overwrites one object, so readers need neither the catalog nor the runner. No data
+depends on the status, because the table itself stores its offsets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,9 @@ from penstock.stream.format.keys import table_status_key, table_status_prefix
 from penstock.stream.format.manifest.model import split_name
 
 RUNNERS_MAX: Final = 100
-"""Number of statuses that are read, newest first. Statuses of renamed runners are never deleted."""
+"""Maximum number of statuses that are read, newest first. Statuses of renamed runners are never
+deleted.
+"""
 
 _LISTED_MAX: Final = 1_000
 
@@ -39,7 +41,7 @@ _log = get_logger(__name__)
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The export of one topic. Counts cover the time since the runner started; a time is 0 if the
-    event has not happened. `lag_ms`: how long ago the table contained all records, based on
+    event has not happened. `lag_ms`: time since the table contained all records, based on
     `complete_ms`, or on `since_ms` if that is 0.
     """
 
@@ -52,7 +54,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag_records: int = 0
     lag_ms: int = 0
     since_ms: int = 0
-    """When a runner first found the topic."""
+    """The time when a runner first found the topic."""
     complete_ms: int = 0
     """All records up to this time are in the table."""
     commit_ms: int = 0
@@ -67,7 +69,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of one runner. `error`: why topics could not be discovered."""
+    """The status of one runner. `error`: the reason why topics could not be discovered."""
 
     runner: str
     version: str
@@ -87,15 +89,15 @@ class RunnerState:
 
     status: RunnerStatus
     turned_at_s: float
-    """When the main thread of the runner was last active."""
+    """The time when the main thread of the runner was last active."""
 
     is_started: bool = False
     status_error: str = ""
 
 
 class ExportView(msgspec.Struct, frozen=True, kw_only=True):
-    """The export of one topic for display. `runner` is empty if none has exported it; times are
-    negative if there is none.
+    """The export of one topic for display. `runner` is empty if no runner has exported the topic;
+    times that do not exist are negative.
     """
 
     topic: str

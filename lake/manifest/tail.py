@@ -29,27 +29,27 @@ _log = get_logger(__name__)
 
 SLOTS_MAX = 10_000
 """Maximum number of uncommitted slots that are read from one WAL; brokers keep a few hundred. Later
-slots become visible as soon as some are committed.
+slots become visible as soon as some of these are committed.
 """
 
 WALK_S_MAX = 10.0
 """A walk ends after this time even if there are more slots, because a writer may be as fast as the
-store. The next walk continues there.
+store. The next walk continues where it ended.
 """
 
 LIST_BEHIND_S = 30.0
 """Interval between LISTs of slots after the end of a WAL. If the store loses a slot of a live
-writer, this no longer matters once the writer has uploaded and committed its data, which it does
-within this time (`upload.block.max.age.ms`).
+writer, this no longer matters once the writer has uploaded and committed the slot's data, which
+happens within this time (`upload.block.max.age.ms`).
 """
 
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
-"""Limit for all WALs together."""
+"""Maximum number of GETs in flight for all WALs together."""
 
 BODIES_BYTES_MAX = 8 << 20
-"""Size of the cache for the newest slots that were read whole with their index. Readers of their
-records do not need a second GET.
+"""Size of the cache for the newest slots that were read as a whole with their index. Readers of
+their records do not need a second GET.
 """
 
 
@@ -161,11 +161,11 @@ class _Cursor:
         return wal_key(self._writer, slot.sequence, self.wal_store)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
-        """Return the first bad slot that may contain records of the stream. All of its
-        records before `end` are known.
+        """Return the first bad slot that may contain records of the stream. All of its records
+        before `end` are known.
 
-        A later slot whose range ends there or earlier proves that the bad slot contained no missing
-        records.
+        A later slot whose range ends at or before `end` proves that the bad slot contained no
+        missing records.
         """
         if not self.bad_slots:
             return None
@@ -185,7 +185,7 @@ class _Cursor:
         return any(part is not None and part.start_offset > end for part in parts)
 
     def _rewind(self) -> None:
-        """Move back to the first bad slot: it may have been restored."""
+        """Move back to the first bad slot, because it may have been restored."""
         self._is_suspect = bool(self.bad_slots)
         if self.bad_slots:
             self._next = self.bad_slots[0].sequence
@@ -254,10 +254,10 @@ class WalTails:
 
     Invariants: only the contiguous run of slots counts. A recoverer would commit the same slots, so
     they contain everything that was acknowledged and are never reverted. A cursor only advances: a
-    running reader requests only new slots, and an idle one costs one GET per WAL, and an occasional
+    busy reader requests only new slots, and an idle one sends one GET per WAL and an occasional
     LIST. Slots are dropped when the manifest contains their commit. A lost or damaged slot is never
     skipped silently: `bad_slot_for` returns it for the partitions that may be affected, and the
-    next walk reads it again. Must not write: readers never fence.
+    next walk reads it again. Readers must not write, and never fence.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -321,7 +321,9 @@ class WalTails:
         return self._bodies.get(key)
 
     def _cache_slot(self, key: str, index: ObjectIndex, body: bytes) -> None:
-        """Cache only intact slots: readers of a cached damaged slot could not read it again."""
+        """Cache only intact slots, because readers of a cached damaged slot could not read it
+        again.
+        """
         view = memoryview(body)
         if all(
             is_intact(block, view[block.position : block.position + block.size_bytes])
@@ -330,8 +332,8 @@ class WalTails:
             self._bodies.put(key, body, len(body))
 
     def ranges_of(self, stream_id: StreamId) -> list[TailRange]:
-        """Return the ranges of one stream in all slots, committed or not, in no particular order
-        across WALs.
+        """Return the ranges of one stream in all slots, whether committed or not, in no particular
+        order across WALs.
         """
         found: list[TailRange] = []
         for cursor in self._cursors.values():

@@ -1,7 +1,7 @@
 """Read transaction events from the txn streams of partitions, like other slices.
 
 Invariant: events are returned in offset order, each once, and only if their batch overlaps the
-slices. Must not plan. Source: `stream.format.transaction_log`.
+slices. Does not plan. Source: `stream.format.transaction_log`.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -23,8 +23,8 @@ from penstock.stream.format.transaction_log import (
 )
 
 _CONFIG = ReadConfig(part_bytes_max=1 << 20, index_cache_bytes_max=4 << 20)
-"""Events are small and scattered. Little is read ahead, because the first event that decides a
-range ends the read.
+"""Events are small and scattered, and little is read ahead, because a read ends at the first event
+that decides the range.
 """
 
 
@@ -52,7 +52,8 @@ class TransactionEvents:
     ) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap [start, end).
 
-        `slices` cover the txn stream from `start` to its end. Only as many as needed are read.
+        `slices` cover the txn stream from `start` to its end. Only as many slices as needed are
+        read.
         """
         within = AbortedWithin(start_offset, end_offset)
         async with aclosing(self._read(slices)) as batches:

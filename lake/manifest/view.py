@@ -66,12 +66,12 @@ from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_i
 PROBE_S = 60.0
 """If the newest version was determined less than this long ago, its successor cannot have been
 published and deleted again (`manifest_grace_ms` is longer), so one GET of the next key shows
-whether there is a newer version. Otherwise a LIST is needed.
+whether there is a newer version. Otherwise, a LIST is needed.
 """
 
 LEADERS_LAG_S = 3.0
-"""How long it may take until a manifest contains a change of leader: `manifest.interval.ms` is 1 s,
-and publishing takes some time. The view only waits if it finds a lost or damaged slot.
+"""Maximum delay until a manifest contains a leader change: `manifest.interval.ms` is 1 s, and
+publishing takes some time. The view waits only if it finds a lost or damaged slot.
 """
 
 _PROBES_MAX = 3
@@ -91,7 +91,7 @@ class PartitionOffsets:
     """The offsets of one partition.
 
     `end_offset` includes WAL tails, `committed_end` does not. `last_stable_offset` is the end of
-    decided transactions, if requested; it never goes back.
+    decided transactions, if requested; it never decreases.
     """
 
     topic: str
@@ -116,7 +116,7 @@ class PartitionOffsets:
 
 
 class ClusterView:
-    """Call `refresh` first, and before each read that has to be fresh. The caller owns the
+    """Call `refresh` first, and before each read that must be up to date. The caller owns the
     store.
 
     Invariants: a view represents one state of the metadata and only advances: a manifest older than
@@ -134,13 +134,13 @@ class ClusterView:
         wal_store: ObjectStore | None = None,
         uploaded_only: bool = False,
     ) -> None:
-        """`cluster_id` may be empty if the store holds only one cluster. wal_store: required if the
-        WALs are in a store of their own; its identity is checked. uploaded_only: partitions end
-        where their records are no longer in the store without a gap, and no WAL store is needed.
+        """`cluster_id` may be empty if the store contains only one cluster. wal_store: required if
+        the WALs are in a store of their own; its identity is checked. uploaded_only: whether
+        partitions end at the first record that is not in the store, so that no WAL store is needed.
         """
         self._uploaded_only = uploaded_only
         self._uploaded_ends: dict[int, int] = {}
-        """With `uploaded_only`, by stream: the end of the committed records in the store."""
+        """With `uploaded_only`, the end of the committed records in the store, by stream."""
         configured = None if wal_store is None else ConfiguredWalStore(wal_store, "")
         self._wal_stores = WalStores(store, configured)
         store = self._wal_stores.store
@@ -150,7 +150,7 @@ class ClusterView:
         self._tails = WalTails(store)
         self._events = TransactionEvents(store)
         self._unstable: dict[int, tuple[int, int]] = {}
-        """By txn stream: its end when it was last read, and the first unstable offset at that
+        """For each txn stream, its end when it was last read, and the first unstable offset at that
         time.
         """
         self._root: ManifestRoot | None = None
@@ -188,8 +188,8 @@ class ClusterView:
             return await self._refresh()
 
     def topics(self, pattern: str | None = None, snapshot: str = "") -> list[TopicEntry]:
-        """Return all topics by name, or those whose whole name matches the regular expression. With
-        a snapshot, return its topics; without one, no topic of any snapshot.
+        """Return all topics by name, or only those whose full name matches the regular expression.
+        With a snapshot, return its topics; without one, topics of snapshots are not included.
         """
         matches = re.compile(pattern or ".*").fullmatch
         found: list[TopicEntry] = []
@@ -216,8 +216,8 @@ class ClusterView:
         """Return slices that cover the wanted offsets exactly once, in the order of `wanted`. See
         `lake.manifest.plan`.
 
-        Raise UnknownPartition, OffsetsLost or OffsetsMissing. Cost: a GET per shard and per 4 MiB
-        of pages that are not in the cache.
+        Raise UnknownPartition, OffsetsLost or OffsetsMissing. Cost: one GET per shard, and one per
+        4 MiB of pages that are not in the cache.
         """
         return await self._retried(lambda: self._plan(wanted, timestamp_from_ms))
 
@@ -308,8 +308,8 @@ class ClusterView:
         raise WalWalkTooSlow(took_s, grace_s)
 
     def _take(self, root: ManifestRoot, tails: WalTails, newest_at: float) -> None:
-        """Replace the state of this view, only after the walk was checked: a walk in the wrong WAL
-        store proves nothing, not even that these tails belong to the newer root.
+        """Replace the state of this view. This happens only after the walk was checked: a walk in
+        the wrong WAL store proves nothing, not even that these tails belong to the newer root.
         """
         self._root, self._tails, self._newest_at = root, tails, newest_at
         self._topics = {topic.name: topic for topic in root.topics}
@@ -376,7 +376,7 @@ class ClusterView:
         return parsed[1]
 
     async def _reload(self) -> None:
-        """Refresh an outdated view: a section was deleted with its version after the grace
+        """Refresh an outdated view, because a section was deleted with its version after the grace
         period.
         """
         self._newest_at = -PROBE_S
@@ -470,7 +470,7 @@ class ClusterView:
         wanted: Sequence[tuple[OffsetRange, StreamEntry]],
         timestamp_from_ms: int | None = None,
     ) -> list[list[Slice]]:
-        """Plan ranges of streams, of data or of events."""
+        """Plan ranges of data streams or txn streams."""
         pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for item, entry in wanted]
         loaded = await self._load_pages([page for group in pages for page in group])
         slices: list[list[Slice]] = []
@@ -499,8 +499,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # The txn tail may be ahead of the data tail, which ends at a gap. The relevant event is
-            # then not the last one.
+            # The txn tail may be ahead of the data tail, which ends at a gap. In this case, the
+            # relevant event is not the last one.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])
@@ -548,7 +548,7 @@ class ClusterView:
         return frozenset(entry.data.stream_id for entry, _ in found) - mixed
 
     async def _is_plain(self, wanted: tuple[OffsetRange, PartitionEntry]) -> bool:
-        """Return whether there is no event at or after the start and no transaction is open there.
+        """Return whether no transaction is open at the start and no event follows.
 
         Every marker creates an event unless an earlier transaction is still open.
         """
@@ -626,7 +626,7 @@ class ClusterView:
         return entry.committed_end
 
     async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
-        """Return the entries of pages through the cache, which may be smaller than one request."""
+        """Return the entries of pages, using the cache, which may be smaller than one request."""
         loaded: dict[SectionRef, Entries] = {}
         missing: dict[SectionRef, PageRef] = {}
         for page in pages:
@@ -662,9 +662,8 @@ async def _gather(items: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> l
 
 
 async def only_cluster(store: ObjectStore) -> str:
-    """Return the only cluster that publishes into this store. Raise ManifestNotFound or
-    SeveralClusters.
-    Cost: two LISTs.
+    """Return the only cluster that publishes to this store. Raise ManifestNotFound or
+    SeveralClusters. Cost: two LISTs.
     """
     found: list[str] = []
     after = ""
@@ -673,7 +672,7 @@ async def only_cluster(store: ObjectStore) -> str:
         if key is None:
             break
         name = key.removeprefix(MANIFEST_ROOT).partition("/")[0]
-        after = f"{MANIFEST_ROOT}{name}0"  # the character after the slash
+        after = f"{MANIFEST_ROOT}{name}0"  # "0" is the character after the slash
         if parse_manifest_key(key) is not None:
             found.append(name)
     if not found:

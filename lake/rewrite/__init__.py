@@ -1,3 +1,3 @@
-"""Bulk rewrite of topics by jobs, which merge small objects into large ones without load on
+"""Bulk rewrites of topics by jobs, which merge small objects into large ones without load on
 brokers.
 """

@@ -1,6 +1,4 @@
-"""One task of a bulk rewrite, on any machine: merge some adjacent objects of a partition into
-one.
-"""
+"""One task of a bulk rewrite, on any machine: merge adjacent objects of a partition into one."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,18 +17,18 @@ from penstock.stream.read.object_reader import ObjectReader, ObjectReaderConfig
 from penstock.stream.wal.wal_store_url import open_for_reads
 
 NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""The writer in the headers of objects that jobs write."""
+"""The writer in the headers of objects written by jobs."""
 
 READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
-"""`whole_bytes_max` is small, because the blocks of an object that was read whole for its index
-would be read again.
+"""`whole_bytes_max` is small, because the blocks of an object that was read as a whole for its
+index would be read again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """created_ms: the creation time in the object header, the same in every attempt. put_until_ms:
-    no PUT begins later, by the executor's clock.
+    """created_ms: the creation time in the object header, which is identical in every attempt.
+    put_until_ms: no PUT begins later, by the executor's clock.
     """
 
     partition: int
@@ -43,8 +41,8 @@ class RewriteTask:
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
     """The result of a task: `new` is the object that was written. If there is none, plan again if
-    the sources have changed (`gone`) or the deadline has passed (`late`); otherwise the sources are
-    damaged. `detail` contains the reason.
+    the sources have changed (`gone`) or the deadline has passed (`late`); otherwise, the sources
+    are damaged. `detail` contains the reason.
     """
 
     task: RewriteTask
@@ -78,9 +76,9 @@ async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> R
 
     Invariants: a task writes the same object as compaction by brokers from the same sources
     (`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces
-    an object by itself. Nothing is PUT after the task's deadline, because the controller may
-    already have collected the object. A task uses only the store, and does not commit. Memory: its
-    sources and the body of one PUT.
+    an object with an identical one. Nothing is PUT after the task's deadline, because the
+    controller may already have collected the object. A task uses only the store, and does not
+    commit. Memory: its sources and the body of one PUT.
     """
     output = Output(ObjectRole.STREAM, (task.compaction,))
     reader = ObjectReader(store, BlockCache(1), READING)

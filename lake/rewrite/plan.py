@@ -29,14 +29,18 @@ class RewriteOptions:
     """
 
     round_bytes_max: int = 4 << 30
-    """Bytes rewritten between two commits of a partition, which a kill or a conflict may waste."""
+    """Number of bytes rewritten between two commits of a partition. This is how much work a kill or
+    a conflict may waste.
+    """
 
     round_objects_max: int = 1_000
-    """Objects written in one round; the controller does not prepare or commit more at a time."""
+    """Maximum number of objects written in one round; the controller does not prepare or commit
+    more at a time.
+    """
 
     compaction_sources_max: int = 4_000
-    """Maximum number of sources of one object. A smaller number is less likely to include objects
-    that brokers compact at the end of the log.
+    """Maximum number of sources of one object. With a lower number, a rewrite is less likely to
+    include objects that brokers compact at the end of the log.
     """
 
     commit_sources_max: int = 10_000
@@ -86,9 +90,9 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
     """Return a plan for each partition, without compactions if none is worthwhile.
 
     Invariants: objects written by one run (at least half the target) are not rewritten by later
-    runs, so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in
-    sources. The rules are the same as in `stream.compaction.plan`, with larger numbers. Must not do
-    I/O. Cost: a few microseconds for each object.
+    runs, so repeated runs cost nothing. Rounds are limited in bytes and objects, commits in
+    sources. The rules are the same as in `stream.compaction.plan`, with larger numbers. There is no
+    I/O. Cost: a few microseconds per object.
     """
     plans: list[PartitionPlan] = []
     for log in logs:
@@ -107,7 +111,7 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
 
 
 def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPlan]:
-    """Return the first compactions of the topic that fit into a number of bytes."""
+    """Return the first compactions of the topic that fit into this number of bytes."""
     found: list[PartitionPlan] = []
     for plan in plans:
         taken: list[Compaction] = []
@@ -125,7 +129,7 @@ def cut_rounds(
     plans: Iterable[PartitionPlan], options: RewriteOptions
 ) -> list[list[PartitionPlan]]:
     """Divide the compactions into rounds of bounded size, in order. A partition occurs at most once
-    in a round, because a round is one commit per partition.
+    in a round, because a round has one commit per partition.
     """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
@@ -199,7 +203,7 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # There is nothing to compact here; a few small objects at the end of the log remain.
+        # There is nothing left to compact; a few small objects at the end of the log remain.
         at += step or len(window)
 
 

@@ -1,5 +1,5 @@
-"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition
-at the controller.
+"""The driver of a bulk rewrite: plan from the manifest, run tasks that write objects, and commit
+each partition to the controller.
 
 Source: docs/design/compaction.md; Iceberg's `RewriteDataFiles`.
 """
@@ -32,7 +32,7 @@ smaller pieces, because brokers do not compact the older pieces.
 """
 
 PUBLISH_S: Final = 30.0
-"""Timeout for a manifest that contains the commits, which is usually published within seconds."""
+"""Maximum wait for a manifest that contains the commits. It is usually published within seconds."""
 
 _LOOK_S: Final = 0.2
 _SOURCES_MIN: Final = 8
@@ -77,8 +77,8 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RewriteReport:
-    """The result of a run. `unresolved` compactions were still in conflict at the end. `damaged`
-    ones could not be read, and were not changed.
+    """The result of a run. `unresolved`: compactions that were still in conflict at the end.
+    `damaged`: compactions whose sources could not be read and were not changed.
     """
 
     topic: str
@@ -89,14 +89,14 @@ class RewriteReport:
 
 
 class BulkRewrite:
-    """One run for one topic. `run_tasks` returns when all tasks are done; `on_written` is called
-    with the bytes of each commit.
+    """One run for one topic. `run_tasks` returns when all tasks have ended; `on_written` is called
+    with the number of bytes in each commit.
 
     Invariants: the controller assigns an object's id before its first byte is written, so that it
     can delete the objects of a killed run. Nothing changes before a commit, and a commit changes
     the location of offsets, never their existence. After a conflict with brokers, retention or
-    another run, the affected compactions are planned again. Brokers are not contacted. Any number
-    of runs may be concurrent.
+    another run, the affected compactions are planned again. No broker is contacted. Any number of
+    runs may be concurrent.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class BulkRewrite:
         return self._report
 
     async def _round(self, plans: Sequence[PartitionPlan]) -> list[Compaction]:
-        """Rewrite one round. Return the compactions whose sources the next manifest should no
-        longer contain.
+        """Rewrite one round. Return the compactions whose sources should no longer be in the next
+        manifest.
         """
         self._report.rounds += 1
         options, began_ms = self._options, self._now_ms()

@@ -21,7 +21,7 @@ from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 from penstock.objectstore.url import redact_url
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Patterns do not match these topics, as in Kafka consumers."""
+"""Patterns do not match these topics, as with Kafka consumers."""
 
 
 class Found(NamedTuple):

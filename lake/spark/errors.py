@@ -1,7 +1,7 @@
 """Errors of Spark jobs, with the messages of Spark's Kafka source (`kafka-error-conditions.json`,
 `KafkaSourceProvider`) if it reports the same error.
 
-Must survive pickling: executors raise them, drivers show them.
+They must survive pickling, because executors raise them and drivers display them.
 """
 
 from penstock.base.errors import StreamError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 
 INHERITED: Final[Any] = getattr(datasource.DataSourceReader, "pushFilters", None)
-"""The inherited method, which readers without pushdown use."""
+"""The inherited method, used by readers without pushdown."""
 
 if TYPE_CHECKING or INHERITED is not None:
     from pyspark.sql.datasource import (

@@ -1,8 +1,8 @@
 """Filters that Spark pushes down, applied to partitions, offsets and objects.
 
 Invariant: every accepted filter is enforced exactly: topic and partition when planning, offset and
-timestamp row by row after pruning. None of the four columns is ever null. Timestamps are
-microseconds since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
+timestamp row by row after pruning. These four columns are never null. Timestamps are microseconds
+since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Spark's types of micro-batch limits, which are available to Python sources since Spark 4.2.
 
-Spark 4.0 and 4.1 only request the latest offset and read up to it.
+Spark 4.0 and 4.1 merely request the latest offset and read up to it.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Limit one micro-batch by rows, as Kafka's source does, and by bytes.
 
 Invariant: ends lie within [start, latest], every partition with new records advances, and the
-result depends on the arguments alone. Source: Spark `KafkaMicroBatchStream#rateLimit`,
+result depends only on the arguments. Source: Spark `KafkaMicroBatchStream#rateLimit`,
 `#delayBatch`.
 """
 
@@ -16,13 +16,13 @@ def available_rows(start: Offsets, latest: Offsets) -> int:
 
 
 def must_wait(rows: int, rows_min: int, since_last_ms: float, delay_ms_max: int) -> bool:
-    """Return whether there are too few rows for a micro-batch and the delay is not over."""
+    """Return whether there are too few rows for a micro-batch and the delay has not passed yet."""
     return since_last_ms < delay_ms_max and rows < rows_min
 
 
 def limit_rows(rows_max: int, start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Limit the new rows to `rows_max`, in proportion. A partition's share is rounded down, but at
-    least one row.
+    """Limit the new rows to `rows_max`, in proportion. A partition's share is rounded down, but is
+    at least one row.
 
     `start` includes new partitions.
     """

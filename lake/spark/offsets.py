@@ -1,5 +1,5 @@
-"""Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and
--2 for earliest. A key `topic#id` without partitions contains the topic id of the offsets;
+"""Offsets as written by Spark's Kafka source: `{"topic":{"0":23}}`, end exclusive, -1 for latest
+and -2 for earliest. A key `topic#id` without partitions contains the topic id of the offsets;
 Kafka's source ignores it.
 
 Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
@@ -39,8 +39,8 @@ def scala_set(partitions: Collection[TopicPartition]) -> str:
 def to_json(offsets: Offsets, topic_ids: Mapping[str, str] | None = None) -> OffsetsJson:
     """Return the offsets, with the given topic ids.
 
-    Invariant: output is sorted, so that equal offsets are equal text. Checkpoints can be copied to
-    `startingOffsets` of either source.
+    Invariant: output is sorted, so that equal offsets result in equal text. Checkpoints can be
+    copied to `startingOffsets` of either source.
     """
     found: OffsetsJson = {}
     for item in sorted(offsets):

@@ -1,5 +1,5 @@
-"""Parse the options of reads: those of `format("kafka")` with its defaults, checks and errors, and
-Penstock's own.
+"""Parse the options of reads: those of `format("kafka")`, with the same defaults, checks and
+errors, and Penstock's own options.
 
 `kafka.*` options configure connections to brokers: `isolation.level` has an effect, a few are
 rejected, and a warning lists the others, so that a job can migrate by changing only its format.
@@ -81,8 +81,8 @@ _UNITS_MS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics to read; exactly one field is set. `pattern` is a Python regular expression for
-    whole names.
+    """The topics to read; exactly one of the fields is set. `pattern` is a Python regular
+    expression for whole names.
     """
 
     names: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Latest:
 class AtOffsets:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Ids by name, if the offsets are those of a checkpoint."""
+    """Topic ids by name, if the offsets are from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +217,8 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_common(options: Mapping[str, str]) -> None:
-    """Check the options that batch and streaming queries have in common, in the same order as
-    Kafka's source. Raise InvalidOption.
+    """Check the options that batch and streaming queries share, in the same order as Kafka's
+    source. Raise InvalidOption.
     """
     given = {name.lower(): value for name, value in options.items()}
     _topics(given)
@@ -419,7 +419,7 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
 
 
 def is_volatile(starting: Limit) -> bool:
-    """Return whether the limit may resolve to another offset later."""
+    """Return whether the limit may resolve to a different offset later."""
     if isinstance(starting, AtOffsets):
         return LATEST in starting.offsets.values()
     return not isinstance(starting, Earliest)

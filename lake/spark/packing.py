@@ -15,8 +15,8 @@ slice.
 """
 
 _SMALL = 8
-"""An object smaller than 1/8 of a task is not cut to fill a task: two GETs are more expensive than
-a slightly smaller task, but cheaper than another task.
+"""An object smaller than 1/8 of a task is not split to fill a task: two GETs are more expensive
+than a slightly smaller task, but cheaper than another task.
 """
 
 
@@ -42,9 +42,9 @@ class _Bin:
     rows: int = 0
 
     def takes(self, parts: Sequence[Slice]) -> bool:
-        """Return whether all of these slices fit. Small ones may exceed the goal by half of their
-        size. Otherwise every task would stay slightly below the goal, and the rest would need
-        another task, for which all other cores would wait.
+        """Return whether all of these slices fit. Small objects may exceed the goal by half of
+        their size. Otherwise, every task would stay slightly below the goal, and the rest would
+        require another task, and all other cores would have to wait for it.
         """
         size_bytes, rows = _size_of(parts)
         end_bytes = self.bytes + size_bytes
@@ -114,8 +114,8 @@ def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
 
     Invariants: the tasks contain the given slices, each offset in one task. No task exceeds the
     limits of bytes, rows or slices unless it has a single offset. The slices of a small object stay
-    together unless that needs another task. Bytes are those in the store. Order is kept: objects in
-    the order of first appearance, their slices as given.
+    together unless that would require another task. Bytes are those in the store. The order is
+    preserved: objects are in the order of first appearance, and their slices in the given order.
     """
     bins = _Bins(slices, limits)
     for group in _by_object(slices):

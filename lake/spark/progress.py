@@ -21,7 +21,7 @@ from penstock.lake.spark.offsets import OffsetsJson
 
 
 class SourceLag(TypedDict):
-    """The lag of one source, in offsets, with the names of Spark's Kafka source."""
+    """The lag of one source, in offsets, under the names used by Spark's Kafka source."""
 
     partitions: OffsetsJson
     avgOffsetsBehindLatest: float
@@ -82,7 +82,9 @@ def _lag(end: OffsetsJson, latest: OffsetsJson) -> SourceLag | None:
 
 
 def _offsets(source: Mapping[str, Any], name: str) -> OffsetsJson:
-    """Return the offsets by topic and partition, or an empty dict if they are of another kind."""
+    """Return the offsets by topic and partition, or an empty dict if they are of a different
+    type.
+    """
     value = source.get(name)
     if isinstance(value, str):
         try:

@@ -66,9 +66,7 @@ class _Offered:
 
 
 def split_filters(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
-    """Return the conditions that are enforced here, and the filters that Spark must apply
-    itself.
-    """
+    """Return the conditions that are enforced here and the filters that Spark must apply itself."""
     conditions: list[Condition] = []
     left: list[Filter] = []
     for item in filters:
@@ -81,7 +79,7 @@ def split_filters(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filt
 
 
 def _conditions(item: Filter) -> list[Condition] | None:
-    """Return the conditions of a filter: None if Spark must apply it, empty if it is always
+    """Return the conditions of a filter; None if Spark must apply it, and empty if it is always
     true.
     """
     negated = isinstance(item, Not)

@@ -19,7 +19,7 @@ from penstock.lake.spark.offsets import (
 )
 
 Report = Callable[[str], None]
-"""Called with the reason of a data loss. It raises, or logs a warning and lets the query
+"""Called with the reason for a data loss. It raises, or logs a warning and lets the query
 continue.
 """
 
@@ -54,7 +54,7 @@ def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) 
 
 
 def check_same_topics(specified: Mapping[str, str], topic_ids: Mapping[str, str]) -> None:
-    """Raise OffsetsMismatch if a topic has another id than the one of its specified offsets."""
+    """Raise OffsetsMismatch if a topic's id differs from the id in its specified offsets."""
     other = {
         name: (before, topic_ids[name])
         for name, before in specified.items()
@@ -79,7 +79,7 @@ def check_timestamps_assigned(
 def resolved(
     offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """Replace -2 and -1 by offsets."""
+    """Replace -2 and -1 with offsets."""
     found = dict(offsets)
     for item, offset in offsets.items():
         if offset == EARLIEST:
@@ -134,7 +134,9 @@ def batch_ranges(
 def new_starts(
     start: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """Return the next offset of each existing partition: new ones begin at their log start."""
+    """Return the next offset of each existing partition: new partitions begin at their log
+    start.
+    """
     return {item: start.get(item, found.log_start) for item, found in bounds.items()}
 
 
@@ -186,7 +188,7 @@ def recreated(topics: Mapping[str, tuple[str, str]]) -> str:
 def _clamped(
     item: TopicPartition, start: int, end: int, bounds: Bounds, report: Report
 ) -> OffsetRange | None:
-    """Return the part of the range that exists."""
+    """Return the existing part of the range."""
     if start == end:
         return None
     if start < min(end, bounds.log_start):
@@ -206,8 +208,8 @@ def _clamped(
 
 
 def check_frozen(frozen: Offsets, end: Offsets, latest: Offsets) -> None:
-    """Check a micro-batch of `Trigger.AvailableNow`: no partition may appear or vanish, and no end
-    may exceed the first view of the topics. Raise OffsetsMismatch.
+    """Check a micro-batch of `Trigger.AvailableNow`: no partition may appear or disappear, and no
+    end may exceed the end in the first view of the topics. Raise OffsetsMismatch.
     """
     again = (
         "The error could be transient - restart your query, and report if you still see the same"

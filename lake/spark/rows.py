@@ -1,5 +1,5 @@
 """Apply conditions to the rows of an Arrow batch. This is the only module of the package that
-computes with Arrow, whose objects are Any to type checkers.
+computes with Arrow, whose objects type checkers treat as Any.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Spark schemas: the one of `format("kafka")`, a selection of its columns, and the user's schema.
+"""Spark schemas: the schema of `format("kafka")`, a selection of its columns, and the user's
+schema.
 
 Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
@@ -49,7 +50,7 @@ def source_schema(columns: Sequence[str], *, include_headers: bool) -> StructTyp
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema, possibly from the user. Raise InvalidOption."""
+    """Return the columns of a schema, which may be specified by the user. Raise InvalidOption."""
     if not schema.fields:
         raise InvalidOption(f"the schema has no columns: choose from {', '.join(_TYPES)}")
     for field in schema.fields:

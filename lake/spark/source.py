@@ -83,19 +83,19 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 VIEW_FRESH_S: Final = 5.0
-"""Age up to which a view of the manifest is fresh enough for planning: objects are kept for at
-least a minute after they are replaced.
+"""Maximum age of a manifest view that is used for planning. Objects are kept for at least a minute
+after they are replaced.
 """
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source, which is not needed if `pyspark_penstock` is on the path. Also enable
+    """Register the source. This is not necessary if `pyspark_penstock` is on the path. Also enable
     filter pushdown, which is off by default.
     """
     try:
         spark.dataSource.register(PenstockSource)
     except AnalysisException as error:
-        # Spark 4.0 rejects a source that it has found by itself.
+        # Spark 4.0 rejects registering a source that it has already found by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -174,8 +174,8 @@ class _Query:
         raise AssertionError("the last attempt raises")
 
     def find_since(self, known: Offsets, *, missing_ok: bool = False) -> Found:
-        """Return a fresh view that includes the known offsets if possible: a manifest may lag
-        behind the offsets that this query has read or the user requires.
+        """Return a fresh view that includes the known offsets if possible, because a manifest may
+        lag behind the offsets that this query has read or the user requires.
         """
         options, found = self.options, self.find(missing_ok=missing_ok)
         for _ in range(options.retries - 1):
@@ -320,7 +320,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_supported(query.options)
         self._query = query
         self._topic_ids: dict[str, str] = {}
-        """Ids by name, for topics whose offsets do not include an id."""
+        """Topic ids by name, for topics whose offsets do not include an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
         self._end: OffsetsJson | None = None
@@ -336,8 +336,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
-        """Return the start offsets. They are decided once, even if the query fails before the first
-        micro-batch is committed.
+        """Return the start offsets. They are determined only once, even if the query fails before
+        the first micro-batch is committed.
         """
         if self._initial is None:
             self._query.warn()
@@ -392,14 +392,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.0 and 4.1 pass no arguments. Before the first call, they plan the end of the
         checkpoint (see `partitions`). Without a checkpoint, they request the start after the end,
-        so decide it here first: otherwise, `latest` may be beyond the end.
+        so determine the start here first; otherwise, `latest` might be beyond the end.
         """
         if start is None:
             start = self.initialOffset() if self._end is None else self._end
         found = self._find_since(start)
         unread = set(self._query.options.topics.names) - found.topic_ids.keys() - start.keys()
         if unread and self._query.options.fail_on_data_loss:
-            self._query.find()  # raises unless the topics were just created
+            self._query.find()  # raises an error unless the topics were just created
         latest, topic_ids = ranges.ends(found.bounds), found.topic_ids
         if self._frozen is not None:
             self._is_frozen_used = True
@@ -424,7 +424,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else to_json(end, topic_ids)
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """Return the latest offsets. Spark's progress shows them with the end of the
+        """Return the latest offsets. Spark's progress reports them together with the end of the
         micro-batch.
         """
         return to_json(self._latest) if self._latest else None
@@ -472,7 +472,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """Plan from start and end only, because after a crash Spark calls no other method.
+        """Plan only from start and end, because after a crash Spark calls no other method.
 
         Spark 4.0 and 4.1 pass the last offsets of a checkpoint as both start and end. A manifest
         that ends before them is not a data loss here; `latestOffset` waits for a newer one.
@@ -491,7 +491,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # again, and may include partitions that were added since.
             planned = from_json(end)
             begin = {item: offset for item, offset in begin.items() if item in planned}
-            if is_volatile(query.options.starting):  # allowVolatileStart accepts the loss
+            if is_volatile(query.options.starting):  # accepted with allowVolatileStart
                 begin = {item: min(offset, planned[item]) for item, offset in begin.items()}
         self._renew_lease()
         return query.tasks(
@@ -502,7 +502,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._query.task_reader(Pushed()).read(partition.value)
 
     def commit(self, end: OffsetsJson) -> None:
-        """Do nothing: Spark calls this late or never."""
+        """Do nothing, because Spark calls this late or never."""
 
     def stop(self) -> None:
         if self._leased_s > float("-inf"):
@@ -511,8 +511,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is there ----------------------------------------------------------------------------
 
     def _found_for(self, end: OffsetsJson) -> Found | None:
-        """Return the view of the last `latestOffset` if it is sufficient: another one would take as
-        long as the first, and delay every record.
+        """Return the view of the last `latestOffset` if it is sufficient: a new view would take as
+        long as the first one and delay every record.
         """
         found = self._found
         if found is None or time.monotonic() - self._found_s > VIEW_FRESH_S:
@@ -551,7 +551,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _known_ids(self, topic_ids: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
         """Return the ids of all these topics. Older checkpoints do not contain ids; for these, use
-        the ids stored with the start, or seen at the first read.
+        the ids that were stored with the start or seen at the first read.
         """
         new = topic_ids.keys() - known.keys() - self._topic_ids.keys()
         if new:

@@ -40,9 +40,9 @@ class QueryStart:
     """The location of a query's start: a name in the store of the cluster (`query_id`), or a store
     URL (`location`).
 
-    Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start.
-    Older versions also stored topic ids. A stored start never changes; after its prefix is deleted,
-    the query starts anew.
+    Invariant: the first writer wins (`If-None-Match: *`), and all others use the stored start.
+    Older versions also stored topic ids. A stored start never changes; if its prefix is deleted,
+    the query starts over.
     """
 
     cluster: SparkCluster

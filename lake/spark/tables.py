@@ -41,8 +41,8 @@ def table_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a table with its options. Raise InvalidOption for secrets, because
-    Spark shows and writes schemas everywhere, for example to the files of a query's result.
+    """Return the schema of a table with its options. Raise InvalidOption for secrets, because Spark
+    displays schemas and writes them to many places, for example to the files of a query's result.
     """
     secrets = [
         name
@@ -60,9 +60,9 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a read: those stored in the schema, if it is the schema of a table, and
-    those given for this query. If `store` is given, the stored ones are ignored. Raise
-    InvalidOption if there are no options.
+    """Return the options of a read: the options stored in the schema, if it is the schema of a
+    table, and the options specified for this query. If `store` is given, the stored ones are
+    ignored. Raise InvalidOption if there are no options.
     """
     if "store" in given:
         return dict(given)

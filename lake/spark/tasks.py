@@ -1,7 +1,7 @@
 """The tasks of executors: read slices, and drop rows that do not match the pushed filters.
 
-Invariants, as in `lake.arrow.renew`: every offset of the slices is returned once, or an error
-contains it. A loss is an error unless `failOnDataLoss` is false.
+Invariants, as in `lake.arrow.renew`: every offset of the slices is either returned once or
+contained in an error. A loss is an error unless `failOnDataLoss` is false.
 """
 
 import gc
@@ -40,8 +40,8 @@ class _Frozen:
 
 def freeze_modules() -> None:
     """Exclude imported modules from garbage collection. PySpark runs the collector after every
-    task, and traversing Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan.
-    Call this when a task begins: right after such a collection, only permanent objects exist.
+    task, and traversing Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU time of a
+    scan. Call this when a task begins: right after such a collection, only permanent objects exist.
     Source: `pyspark.daemon`, `gc.freeze`.
     """
     if len(sys.modules) != _Frozen.module_count:
@@ -60,7 +60,7 @@ class Task:
     slices: tuple[Slice, ...]
     bodies: Mapping[str, bytes]
     is_known: bool = False
-    """Whether topic, partition and offset of each row follow from the plan."""
+    """Whether the plan determines the topic, partition and offset of each row."""
 
 
 def task_of(
@@ -78,7 +78,7 @@ def task_of(
 
 
 def ranges_of_partitions(slices: Sequence[Slice]) -> list[OffsetRange]:
-    """Return one range for each partition, from its first slice to its last one."""
+    """Return one range for each partition, from its first to its last slice."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for part in slices:
         low, high = found.get((part.topic, part.partition), (part.start_offset, part.end_offset))
@@ -117,7 +117,7 @@ class TaskReader:
 
         Raise ReadError (damage, and unreadable records unless they are skipped) or DataLoss.
         """
-        # Imported here, because it loads Arrow, which planners do not need.
+        # Imported here, because this loads Arrow, which planners do not need.
         from penstock.lake.arrow.place_rows import place_rows
         from penstock.lake.arrow.renew import read_renewed
         from penstock.lake.spark.rows import filter_rows

@@ -36,9 +36,11 @@ def sql(
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
     Topics are tables. Fields of JSON values, `_partition`, `_offset`, `_timestamp` and `_key` are
-    columns, and so are `_headers` and `_value` if mentioned. Reads committed records, but no files.
+    columns, and so are `_headers` and `_value` if mentioned. Only committed records are read, and
+    no files.
 
-    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a separate process.
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a separate
+    process.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
@@ -46,17 +48,19 @@ def sql(
         store: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
         as_of: Read all topics up to their first record that is not older than this time.
         snapshot: Read all topics from this snapshot.
-        strict: Fail if a value does not fit its column, instead of a NULL and a warning.
-        on_error: For unreadable records: `raise` a ReadError, or `skip` them with a warning.
+        strict: Fail if a value does not fit its column, instead of returning NULL and a warning.
+        on_error: How to handle unreadable records: `raise` a ReadError, or `skip` them with a
+            warning.
         max_rows: Maximum number of rows; `SqlResult.is_truncated` shows whether there were more.
-        max_seconds: Stop after this time, which begins with the call.
-        max_bytes: Maximum size of the rows, in Arrow; an error if the first rows are larger.
+        max_seconds: Stop after this time, measured from the call.
+        max_bytes: Maximum size of the rows, as counted by Arrow; it is an error if the first rows
+            are larger.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
         memory_limit: Memory of DuckDB, such as `2GB`; the process may use 512 MiB more.
-        temp_directory: Directory for spilled data; by default that of the system.
+        temp_directory: Directory for spilled data; by default the system's temporary directory.
         temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
-        cluster_id: The cluster, needed only if the store holds several.
+        cluster_id: The cluster; required only if the store contains several.
         wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
         tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
         schema_registry: URL or properties of a registry, for values that begin with schema ids.
@@ -67,8 +71,8 @@ def sql(
     Raises:
         ValueError: `as_of` has no zone, or `max_rows`, `on_error` or `schema_registry` is invalid.
         SqlError: The statement is invalid, or refers to unknown topics or columns.
-        SqlStopped: It was canceled, or took longer than `max_seconds`.
-        ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
+        SqlStopped: The statement was canceled or took longer than `max_seconds`.
+        ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As for `scan`.
 
     Example:
         >>> penstock.sql("SELECT avg(dep_delay) FROM flights", store="s3://my-bucket").rows()

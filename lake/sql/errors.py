@@ -1,4 +1,4 @@
-"""Errors of SQL on topics. A message contains the value, the existing names and a remedy."""
+"""SQL errors on topics. Each message contains the value, the existing names and a remedy."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches

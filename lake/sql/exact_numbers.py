@@ -1,7 +1,7 @@
-"""Parse JSON with the text of its numbers, which DuckDB rounds to DOUBLE if they are fractions.
+"""Parse JSON and keep the text of its numbers. DuckDB would round fractions to DOUBLE.
 
-Otherwise, values are the same as DuckDB's: text of nested JSON has no spaces, and the first member
-of a name counts. Does no I/O.
+Otherwise, values are the same as DuckDB's: the text of nested JSON has no spaces, and the first of
+several members with the same name counts. There is no I/O.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Infer columns from sampled JSON values.
 
-Invariants: depends on the samples alone. Conflicting types become VARCHAR, which can contain the
-text of any JSON value, so every sample fits the type of its column. Integers that DOUBLE would
-round conflict with fractions, and so do numbers that it cannot hold. Must not do I/O.
+Invariants: the result depends only on the samples. Conflicting types become VARCHAR, which can
+contain the text of any JSON value, so every sample fits the type of its column. Integers that
+DOUBLE would round conflict with fractions, as do numbers that DOUBLE cannot represent. There is no
+I/O.
 """
 
 import json
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 COLUMNS_MAX: Final = 1_000
-"""Maximum number of columns of a topic. Further fields are only in `_value`."""
+"""Maximum number of columns of a topic. Additional fields are only in `_value`."""
 
 NESTED_FIELDS_MAX: Final = 200
 """Maximum number of fields of an object that becomes a STRUCT. An object with more fields is
@@ -52,11 +53,11 @@ nested type. While samples are joined, also `_EXACT`.
 """
 
 _EXACT: Final = "exact integer"
-"""BIGINT with an integer that DOUBLE cannot represent exactly."""
+"""BIGINT with at least one integer that DOUBLE cannot represent exactly."""
 
 
 class InferredSchema(NamedTuple):
-    """The fields of the sampled values, and the number of JSON objects, other JSON values, and
+    """The fields of the sampled values, and the numbers of JSON objects, other JSON values, and
     values that are not JSON.
     """
 

@@ -2,7 +2,8 @@
 
 Only the fields that a statement uses become columns. A value that does not fit its column becomes
 NULL and is reported; whether it fits depends only on the value and the column. Nothing is rounded:
-1.5 does not fit BIGINT, 9007199254740993 and 1e400 do not fit DOUBLE, and VARCHAR keeps all digits.
+1.5 does not fit BIGINT, 9007199254740993 and 1e400 do not fit DOUBLE, and VARCHAR preserves all
+digits.
 """
 
 import json
@@ -37,7 +38,9 @@ _EXACT_MAX: Final = float(1 << 53)
 _MANY_DIGITS: Final = (
     "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)|[0-9][eE][+]?[0-9]{3,}([^0-9A-Za-z\"]|$)'"
 )
-"""Matches JSON that may contain an integer beyond 53 bits, or a number that DOUBLE cannot hold."""
+"""Matches JSON that may contain an integer beyond 53 bits, or a number that DOUBLE cannot
+represent.
+"""
 
 _BEYOND_63_BITS: Final = "'(^|[^0-9.eE])(9[2-9][0-9]{17}|[0-9]{20})([^0-9.eE]|$)'"
 """Matches JSON that may contain a positive integer beyond 63 bits, for which DuckDB returns NULL.
@@ -69,13 +72,13 @@ def _to_timestamp(pattern: str, kind: str) -> str:
 
 _FROM_JSON: Final = {
     "BOOLEAN": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
-    "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # detects fractions, which DuckDB would round
+    "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # detect fractions, which DuckDB would round
     "DOUBLE": "TRY_CAST({0} AS DOUBLE)",
     "TIMESTAMP": _to_timestamp(TIME, "TIMESTAMP"),
     "TIMESTAMPTZ": _to_timestamp(TIME + ZONE, "TIMESTAMPTZ"),
 }
-"""SQL by type, which converts the text of a JSON value. Unlike `from_json`, which casts values of
-other JSON types, it returns NULL for them.
+"""SQL by type, which converts the text of a JSON value. Unlike `from_json`, it returns NULL for
+values of other JSON types instead of casting them.
 """
 
 
@@ -101,7 +104,7 @@ class JsonColumn(NamedTuple):
 
 
 class MisfitRows(NamedTuple):
-    """The row numbers of values in a batch that do not fit the column."""
+    """The row numbers of values in a batch that do not fit their column."""
 
     column: str
     rows: Sequence[int]
@@ -149,7 +152,7 @@ class JsonDecoder:
         """
 
     def close(self) -> None:
-        """Close the parser. No thread may parse values afterwards."""
+        """Close the parser. After this, no thread may parse values."""
         for connection in (*self._idle, self._database):
             connection.close()
 
@@ -179,12 +182,12 @@ class JsonDecoder:
     # --- one pass over the batch ------------------------------------------------------------------
 
     def _select(self, values: Array) -> Table | None:
-        """Return the parsed columns, and then for each column whose type is in `_FROM_JSON` whether
-        a value has another type; None if a value is not JSON.
+        """Return the parsed columns, followed by, for each column whose type is in `_FROM_JSON`,
+        whether any value has a different type; None if a value is not JSON.
         """
         try:
             return self._run(self._extraction or self._conversion(), values)
-        except (duckdb.Error, UnicodeDecodeError):  # the message may quote bytes that are not UTF-8
+        except (duckdb.Error, UnicodeDecodeError):  # the message may contain non-UTF-8 bytes
             return None
 
     def _conversion(self) -> str:
@@ -202,7 +205,7 @@ class JsonDecoder:
         """Run SQL on the table `batch`, whose column `v` contains the values."""
         try:
             connection = self._idle.pop()
-        except IndexError:  # all parsers are in use
+        except IndexError:  # all connections are in use
             connection = self._connect()
         try:
             connection.register("batch", pa.table({"v": values}))
@@ -222,7 +225,7 @@ class JsonDecoder:
         return self._column("SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values)
 
     def _others(self, values: Array, source: Array, found: Sequence[Array]) -> list[int]:
-        """Return the rows whose value is not a JSON object; these have no fields."""
+        """Return the rows whose value is not a JSON object and thus has no fields."""
         empty = pc.is_valid(values)
         for array in found:
             empty = pc.and_(empty, pc.is_null(array))
@@ -250,8 +253,8 @@ class JsonDecoder:
         unfit: Array,
         misfits: list[MisfitRows],
     ) -> Array:
-        """Return the final column, and record the rows whose values have another type. `unfit`: the
-        rows found by the first pass, None for text and nested types.
+        """Return the final column, and record the rows whose values have a different type. `unfit`:
+        the rows found by the first pass, None for text and nested types.
         """
         if column.kind == "VARCHAR":
             look = pc.match_substring_regex(found, _FRACTION_OR_NESTED).fill_null(False)
@@ -275,13 +278,15 @@ class JsonDecoder:
         return found
 
     def _lost(self, column: JsonColumn, values: Array, found: Array) -> list[int]:
-        """Return the rows that have a value, which is null in `found`."""
+        """Return the rows that have a value that is null in `found`."""
         unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
         exists = pc.is_valid(self._raw(column, _filtered(values, unknown))).to_pylist()
         return [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
 
     def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
-        """Parse as integer and as double, and keep the integers that are not rounded."""
+        """Parse the values as integers and as doubles, and keep the integers that are not
+        rounded.
+        """
         return self._column(
             "SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM"
             " (SELECT TRY_CAST(v AS BIGINT) AS b, TRY_CAST(v AS DOUBLE) AS d FROM batch)",
@@ -311,7 +316,7 @@ class JsonDecoder:
             return found
         exact = dict[int, Any]()
         for row, text in zip(rows, _filtered(chosen, is_long).to_pylist(), strict=True):
-            with suppress(RecursionError):  # more levels than Python parses
+            with suppress(RecursionError):  # more levels than Python can parse
                 exact[row] = exact_field(text, column.field, column.kind)
         places = np.arange(len(found))
         places[list(exact)] = np.arange(len(found), len(found) + len(exact))
@@ -322,9 +327,9 @@ class JsonDecoder:
     def _checked_nested(
         self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
-        """Compare the structure of each value with the type. A value with another structure becomes
-        NULL as a whole, and so does a value with more than 128 levels, whose structure DuckDB does
-        not return.
+        """Compare the structure of each value with the type. A value with a different structure
+        becomes NULL as a whole, as does a value with more than 128 levels, whose structure DuckDB
+        does not return.
         """
         raw = self._raw(column, values)
         structures = self._column("SELECT TRY(json_structure(v))::VARCHAR FROM batch", raw)
@@ -365,7 +370,7 @@ def _has_large(found: Array) -> bool:
 
 
 def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
-    """Return which of the selected rows do not fit the type. `raw`: their JSON."""
+    """Return the selected rows that do not fit the type. `raw`: their JSON."""
     fits = [text is None or _text_fits(text, kind) for text in raw.to_pylist()]
     unfit = {row for row, fit in zip(_numbers(rows), fits, strict=True) if not fit}
     return pa.array([row in unfit for row in range(len(rows))], pa.bool_())
@@ -374,7 +379,7 @@ def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
 def _text_fits(text: str, kind: JsonType) -> bool:
     try:
         return value_fits(json.loads(text, parse_float=fraction), kind)
-    except (RecursionError, ValueError):  # more levels or digits than Python parses
+    except (RecursionError, ValueError):  # more levels or digits than Python can parse
         return False
 
 
@@ -388,8 +393,8 @@ def _holds(kind: JsonType, scalar: str) -> bool:
 
 
 def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
-    """Split columns so that no group has two fields whose names differ only in case: a DuckDB
-    struct cannot contain both.
+    """Split columns so that no group contains two fields whose names differ only in case, because a
+    DuckDB struct cannot contain both.
     """
     groups: list[list[JsonColumn]] = []
     for column in columns:
@@ -403,9 +408,9 @@ def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
 
 
 def _is_extracted(columns: Sequence[JsonColumn]) -> bool:
-    """Return whether to use `json_extract` instead of `from_json`. It is faster for up to 8
-    columns, and takes less than 0.85 of the CPU for up to 4. Other than plain field names would
-    need escapes in paths.
+    """Return whether to use `json_extract` instead of `from_json`. `json_extract` is faster for up
+    to 8 columns, and takes less than 0.85 of the CPU time for up to 4. It is used only for plain
+    field names, because others would require escapes in paths.
     """
     return len(columns) <= EXTRACTED_COLUMNS_MAX and all(
         isinstance(column.kind, str) and _PLAIN_FIELD.fullmatch(column.field) for column in columns
@@ -421,8 +426,8 @@ def _extraction(columns: Sequence[JsonColumn]) -> str:
 
 
 def _converted(columns: Sequence[JsonColumn], texts: str, others: str = "{0}") -> str:
-    """Return the statement that converts JSON texts, and finds those of another type. `texts`: the
-    statement that returns them as t0 and so on. `others`: SQL for columns not in `_FROM_JSON`.
+    """Return the statement that converts JSON texts, and finds those of a different type. `texts`:
+    the statement that returns them as t0 and so on. `others`: SQL for columns not in `_FROM_JSON`.
     """
     fields, unfit = list[str](), list[str]()
     for number, column in enumerate(columns):

@@ -1,7 +1,7 @@
 """Read and parse the batches of a scan ahead of the statement that consumes them.
 
 Invariant: results are in the order of the batches, and an error follows the results before it.
-Memory: the consumed batch, and one batch more than there are parsers.
+Memory: the consumed batch, one batch per parser, and one more batch.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ def parse_ahead(
 ) -> Generator[_Parsed, None, None]:
     """Yield `parse(batch)` for each batch.
 
-    The caller's thread reads and parses the first one, so that nothing else is read for a statement
-    that only needs this batch. Then one thread reads, and up to `parsers` threads parse
+    The caller's thread reads and parses the first batch, so that nothing else is read for a
+    statement that needs only this batch. Then one thread reads, and up to `parsers` threads parse
     concurrently.
     """
     with closing(batches):

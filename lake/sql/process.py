@@ -1,8 +1,8 @@
 """Run a statement in a separate process, which is killed at the limits of the statement.
 
 Invariants: after `max_seconds` or `cancel`, and when the result is closed or the program ends, the
-process has ended, whatever it was doing, and its temporary files are removed. Rows arrive frame by
-frame; the process waits until the program reads them.
+process has ended, regardless of what it was doing, and its temporary files have been removed. Rows
+arrive frame by frame; the process waits until the program reads them.
 """
 
 import os
@@ -33,8 +33,8 @@ from penstock.lake.sql.session import SessionOptions, temporary_directory
 
 _CANCEL_POLL_S: Final = 0.05
 _ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-"""Environment for other allocators than the defaults, which reserve gigabytes that count toward the
-memory limit.
+"""Environment variables that select other allocators than the defaults, which reserve gigabytes
+that count toward the memory limit.
 """
 
 
@@ -105,7 +105,7 @@ class StatementProcess:
         self.close()
 
     def close(self) -> None:
-        """End the process. It may be closed more than once, from any thread."""
+        """End the process. This may be called more than once, from any thread."""
         with self._closing:
             self._is_ended = True
             if self._process.returncode is None:
@@ -157,7 +157,7 @@ class StatementProcess:
         return found
 
     def _wait_s(self) -> float | None:
-        """Return how long to wait for bytes. Raise SqlStopped if the statement must end."""
+        """Return the maximum time to wait for bytes. Raise SqlStopped if the statement must end."""
         try:
             left_s = self._check()
         except SqlError:
@@ -168,7 +168,7 @@ class StatementProcess:
         return _CANCEL_POLL_S if left_s is None else min(left_s, _CANCEL_POLL_S)
 
     def _check(self) -> float | None:
-        """Return the remaining seconds; None if there is no time limit. Raise SqlStopped."""
+        """Return the remaining seconds, or None if there is no time limit. Raise SqlStopped."""
         if self._cancel is not None and self._cancel.is_set():
             raise canceled()
         if self._deadline_s is None:

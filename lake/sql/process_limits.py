@@ -12,7 +12,9 @@ from typing import Final
 from penstock.lake.sql.errors import SqlError
 
 EXTRA_BYTES: Final = 512 << 20
-"""Memory beyond DuckDB's limit, for Python and the blocks of topics that are read."""
+"""Memory in addition to DuckDB's limit, for Python and for the blocks of topics that are being
+read.
+"""
 _MEMORY: Final = Path("/proc/self/statm")
 _DATA_FIELD: Final = 5
 

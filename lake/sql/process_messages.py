@@ -1,7 +1,7 @@
 """The messages between a program and the process that runs its statement.
 
 Invariant: responses are decoded without pickle, because the process handles untrusted values.
-Frames are msgpack after their length.
+Frames consist of a length and msgpack.
 """
 
 from importlib import import_module

@@ -74,7 +74,7 @@ def prune_times(expression: Expression, schema: Schema) -> TimeBounds:
 
 
 class _Filter:
-    """A filter that is evaluated under assumptions."""
+    """A filter that can be evaluated under assumptions."""
 
     def __init__(self, expression: Expression, schema: Schema) -> None:
         self._expression = expression
@@ -83,8 +83,8 @@ class _Filter:
         self._files = fs.LocalFileSystem()
 
     def possible(self, assumptions: Sequence[Expression]) -> list[bool]:
-        """Return for each assumption whether the filter can be true. No file is accessed: a
-        fragment of a dataset only represents an assumption.
+        """Return, for each assumption, whether the filter can be true. No files are accessed,
+        because each fragment of the dataset merely represents an assumption.
         """
         fragments = [
             self._format.make_fragment(
@@ -118,7 +118,7 @@ class _Filter:
 
 
 def _search(low: int, high: int, is_true: Callable[[int], bool]) -> int:
-    """Return the lowest number of [low, high] for which a monotone condition is true, or `high`."""
+    """Return the lowest number in [low, high] for which a monotone condition is true, or `high`."""
     while low < high:
         middle = (low + high) // 2
         if is_true(middle):

@@ -31,11 +31,12 @@ class RowSource(Protocol):
 class SqlResult:
     """The rows of a statement, read on demand.
 
-    Close it, use it in a `with` block, or read it to its end: the statement runs until then.
+    Close it, use it in a `with` block, or read it to the end. The statement runs until then.
 
     Attributes:
         schema: The `pyarrow.Schema` of the rows.
-        is_truncated: Whether `max_rows` cut off rows; known when the rows have been read.
+        is_truncated: Whether `max_rows` has cut off rows; this is known once the rows have been
+            read.
     """
 
     def __init__(self, running: RowSource, max_rows: int | None) -> None:
@@ -56,7 +57,7 @@ class SqlResult:
     @property
     def warnings(self) -> list[str]:
         """Warnings about the rows read so far: unreadable records, and values that did not fit
-        their column, with their count and the offset of one.
+        their column, with their count and the offset of one of them.
         """
         return self._running.warnings()
 
@@ -65,8 +66,8 @@ class SqlResult:
 
         Raises:
             SqlStopped: The statement was canceled or took longer than `max_seconds`.
-            SqlError: It failed.
-            ReadError, ObjectStoreError, StreamError: As `scan` does.
+            SqlError: The statement failed.
+            ReadError, ObjectStoreError, StreamError: As for `scan`.
         """
         if self._is_begun:
             raise SqlError(ROWS_KEPT)
@@ -111,8 +112,8 @@ class SqlResult:
         return frame
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows as tuples of Python values. Dates and timestamps after the year 9999
-        become its end. Raise the errors of `batches`.
+        """Return all rows as tuples of Python values. Dates and timestamps after the year 9999 are
+        replaced by the end of that year. Raise the errors of `batches`.
         """
         columns = [column.to_pylist() for column in for_python(self.arrow()).columns]
         return list(zip(*columns, strict=True))
@@ -121,7 +122,7 @@ class SqlResult:
         return iter(self.rows())
 
     def owns(self, close: Callable[[], None]) -> None:
-        """Call `close` when the result is closed or no longer used."""
+        """Register `close`, which is called when the result is closed or no longer used."""
         self._also = weakref.finalize(self, close)
 
     def close(self) -> None:
@@ -138,7 +139,9 @@ class SqlResult:
 
 
 def _require(package: str) -> None:
-    """Raise ModuleNotFoundError with the command to install a package that no extra contains."""
+    """Raise ModuleNotFoundError with the command that installs a package that is not part of any
+    extra.
+    """
     if find_spec(package) is None:
         raise ModuleNotFoundError(
             f"{package} is not installed: `pip install {package}`, or use arrow() or rows()",

@@ -14,7 +14,7 @@ ROWS_PER_BATCH = 65_536
 
 OnClose = Callable[[], None]
 Explain = Callable[[duckdb.Error], SqlError]
-"""Converts an error of DuckDB to one that mentions topics and columns."""
+"""Converts a DuckDB error to one that mentions topics and columns."""
 
 
 class RunningStatement:
@@ -69,7 +69,7 @@ class RunningStatement:
         self.close()
 
     def close(self) -> None:
-        """Stop the statement. It may be closed more than once."""
+        """Stop the statement. This may be called more than once."""
         if self._timer is not None:
             self._timer.cancel()
         self._statement.is_closed = True

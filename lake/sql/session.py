@@ -1,8 +1,8 @@
 """Run SQL on the topics of a store: register the topics of a statement with DuckDB and run it.
 
-A statement can access only these topics: DuckDB does not read files or load extensions, only writes
-temporary files, and its configuration is locked. A session runs one statement at a time; a new one
-closes the previous one.
+A statement can access only these topics: DuckDB does not read files or load extensions, writes only
+temporary files, and its configuration is locked. A session runs one statement at a time; a new
+statement closes the previous one.
 """
 
 import re
@@ -65,18 +65,19 @@ _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """as_of: read only records before the first one with this timestamp or a newer one. snapshot:
-    read topics from this snapshot.
+    """as_of: read only records before the first one with this or a newer timestamp. snapshot: read
+    topics from this snapshot.
 
     on_error: how to handle unreadable records. formats: the formats of topics whose values are not
-    JSON. memory_limit: DuckDB's setting, such as `2GB`; by default that of DuckDB. temp_directory:
-    directory in which DuckDB may spill; by default the system's temporary directory. temp_limit:
-    maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
+    JSON. memory_limit: DuckDB's memory limit, such as `2GB`; by default DuckDB's own default.
+    temp_directory: directory in which DuckDB may spill; by default the system's temporary
+    directory. temp_limit: maximum size of spilled data, such as `10GB`; by default 90 % of the free
+    space.
     """
 
     cluster_id: str = ""
     wal_store: str = ""
-    """URL of the WAL store; empty if WALs are in the store."""
+    """URL of the WAL store; empty if the WALs are in the main store."""
     tail: Literal["all", "uploaded"] = "all"
     as_of: datetime | None = None
     snapshot: str = ""
@@ -145,8 +146,8 @@ class Session:
         return int(float(number) * _UNIT_BYTES[unit])
 
     def topics(self) -> dict[str, int]:
-        """Return the topics and their partition counts, without internal ones; with a snapshot, the
-        topics in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
+        """Return the topics and their partition counts, without internal topics; with a snapshot,
+        return the topics in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
         """
         found: dict[str, int] = {}
         self._topic_ids.clear()
@@ -378,7 +379,7 @@ class Session:
 
 
 def _unlisted_field(name: str) -> str:
-    """Return how to read a field of JSON values that is not a column."""
+    """Return a hint about reading a field of JSON values that is not a column."""
     path = f"$.{name}" if name.isidentifier() and name.isascii() else f'$."{name}"'
     return f"a field that is not a column: decode(_value)->>{text_literal(path)}"
 

@@ -18,12 +18,12 @@ from penstock.lake.fetch.unreadable import RAISE, UnreadableRecords
 from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of records read so far, and the number planned so far."""
+"""Called with the numbers of records read and planned so far."""
 
 
 @dataclass(slots=True)
 class MisfitReport:
-    """Values of one column that became NULL because they do not fit its type."""
+    """Values of one column that are returned as NULL because they do not fit its type."""
 
     topic: str
     column: str
@@ -65,7 +65,7 @@ class Statement:
     on_progress: OnProgress | None = None
     is_closed: bool = False
     failure: BaseException | None = None
-    """The exception of a reader. DuckDB would only pass on its text."""
+    """The exception of a reader. DuckDB would pass on only its text."""
 
     on_error: str = RAISE
     """How to handle records that cannot be read."""
@@ -82,7 +82,7 @@ class Statement:
     _lock: Lock = field(default_factory=Lock)
 
     def scan_of(self, name: str) -> Scan:
-        """Return the scan of a table, the same one for each call."""
+        """Return the scan of a table, which is the same for each call."""
         with self._lock:
             scan = self._scans.get(name)
             if scan is None:

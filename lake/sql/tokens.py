@@ -1,7 +1,7 @@
 """Split SQL into statements, find the tables that a statement may refer to, and replace `AS OF`.
 
-Invariant: works on DuckDB's tokens, so strings and comments are never mistaken for SQL. Invalid SQL
-is passed through unchanged, and DuckDB reports the error. Must not do I/O.
+Invariant: this module processes DuckDB's tokens, so strings and comments are never mistaken for
+SQL. Invalid SQL is passed through unchanged, and DuckDB reports the error. There is no I/O.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ _NO_ALIAS: Final = frozenset(
         "WITH",
     }
 )
-"""Words that may follow a table and are not an alias."""
+"""Words that may follow a table name but are not an alias."""
 
 
 _CHANGES: Final = frozenset(
@@ -60,7 +60,7 @@ _CHANGES: Final = frozenset(
 _BEFORE_CHANGED: Final = frozenset(
     {"OR", "REPLACE", "IGNORE", "INTO", "FROM", "TABLE", "VIEW", "IF", "EXISTS", "ON", "ONLY"}
 )
-"""Words that may occur between one of `_CHANGES` and the table name."""
+"""Words that may occur between one of `_CHANGES` and a table name."""
 
 
 class Token(NamedTuple):
@@ -142,7 +142,9 @@ def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
 
 
 def changed_name(tokens: Sequence[Token]) -> str:
-    """Return the name of the table or view that a statement changes or drops, or "" if none."""
+    """Return the name of the table or view that a statement changes or drops, or "" if there is
+    none.
+    """
     depth, at = 0, None
     for number, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0)
@@ -197,7 +199,7 @@ def text_literal(text: str) -> str:
 
 
 def moment_of(text: str) -> datetime:
-    """Parse a time; without a zone it is UTC. Raise SqlError."""
+    """Parse a time. A time without a zone is in UTC. Raise SqlError."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

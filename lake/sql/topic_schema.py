@@ -1,6 +1,6 @@
 """Derive the columns of a topic, from its schema or from a sample of its records.
 
-Invariant: a sample is bounded, and contains the oldest and the newest records of the largest
+Invariant: samples are bounded, and contain the oldest and the newest records of the largest
 partitions. System columns begin with `_` and take precedence over fields of the same name, which
 are still in `_value`.
 """
@@ -65,8 +65,8 @@ class TopicSchema:
     """The columns that are fields of JSON values."""
 
     value_format: ValueFormat = RAW
-    """The format of the other columns that are not system columns. RAW: the column `value` contains
-    the value.
+    """The format of the other columns that are not system columns. If it is RAW, the column `value`
+    contains the value.
     """
 
     def with_hidden(self, names: Sequence[str]) -> Schema:
@@ -84,9 +84,9 @@ def schema_of(
     value_format: ValueFormat | None = None,
     framed_format: ValueFormat | None = None,
 ) -> TopicSchema:
-    """Return the columns of a topic. `framed_format`: used for topics without a format, if most
-    sampled values have schemas that are in its registry. Raise InvalidSchema, RegistryError, or the
-    errors of reading.
+    """Return the columns of a topic. `framed_format`: used for topics without a format if most
+    sampled values have schemas in its registry. Raise InvalidSchema, RegistryError, or the errors
+    of reading.
     """
     sample = _sample(scan, may_be_framed=value_format is None and framed_format is not None)
     keys, values = sample.keys, sample.values
@@ -105,7 +105,7 @@ def schema_of(
         return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
     sampled = infer(values)
     columns = _json_columns(sampled.fields) if sampled.objects else []
-    # A few invalid values do not matter; JSON columns are only omitted if most values are not JSON
+    # A few invalid values do not matter: JSON columns are omitted only if most values are not JSON
     # objects.
     if not columns or sampled.objects < sampled.others + sampled.invalid:
         return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
@@ -114,8 +114,8 @@ def schema_of(
 
 
 def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
-    """Return unique column names: DuckDB ignores case, so later duplicates get a number, with which
-    they have the name of no other field.
+    """Return unique column names: DuckDB ignores case, so a number is appended to later duplicates,
+    such that the result is not the name of another field.
     """
     taken, given = set(SOURCES), {field.lower() for field, _ in fields}
     columns: list[JsonColumn] = []
@@ -166,7 +166,7 @@ def _records(
     scan: Scan, offsets: Mapping[int, tuple[int, int]], columns: tuple[str, ...], *, is_wide: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield a bounded number of records in a range of each partition. All ranges are one scan,
-    whose requests run concurrently; large ones are read until there are enough.
+    whose requests run concurrently; large ranges are read only until there are enough records.
     """
     parts = [{number: part} for number, part in offsets.items()] if is_wide else [offsets]
     for part in parts:

@@ -1,9 +1,9 @@
-"""A topic as a DuckDB table: an Arrow dataset that only reads the columns and records that a
+"""A topic as a DuckDB table: an Arrow dataset that reads only the columns and records that a
 statement needs.
 
 DuckDB passes columns and filters for each occurrence of the table. All readers of one statement see
 the same offsets. Partitions, offsets and times that the filter excludes are not requested from the
-store; filters are applied to all rows, pruned or not.
+store; filters are still applied to all rows.
 """
 
 import os
@@ -37,16 +37,18 @@ from penstock.lake.table.values import ValueDecoder
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MAX: Final = 16 << 20
 """Batch size at which the 2 to 4 ms of CPU for each of the two statements per batch matter little.
-Half of it takes a quarter more CPU for all rows, and 70 ms less for `SELECT * LIMIT 1`; twice as
-much saves nothing.
+With half of this size, reading all rows takes a quarter more CPU time, but `SELECT * LIMIT 1` takes
+70 ms less; twice this size saves nothing.
 """
 
 PARSERS: Final = min(4, os.cpu_count() or 1)
-"""Threads that each parse a batch. With two of them, the reading thread needs half a core."""
+"""Number of threads that each parse a batch. With two of them, the reading thread needs half a
+core.
+"""
 
 COUNTED_PARTITIONS_MAX: Final = 256
-"""Statements that only need the partition of each record use counts from metadata, unless the topic
-has more partitions than this.
+"""Statements that need only the partition of each record use counts from the metadata, unless the
+topic has more partitions than this.
 """
 
 _BINARY: Final[Any] = pa.binary()
@@ -267,7 +269,7 @@ def _chosen(
 
 
 def _sql_type(kind: DataType) -> str:
-    """Return DuckDB's name of an Arrow type."""
+    """Return DuckDB's name for an Arrow type."""
     if pa.types.is_timestamp(kind):
         return "TIMESTAMP" if kind.tz is None else "TIMESTAMP WITH TIME ZONE"
     if pa.types.is_nested(kind):

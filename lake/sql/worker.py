@@ -85,7 +85,7 @@ def _send_rows(result: SqlResult, request: RunStatement, out: IO[bytes]) -> None
 
 
 def _pieces(result: SqlResult, bytes_max: int) -> Iterator[RecordBatch]:
-    """Yield rows in parts of at most `bytes_max`; a single row may exceed that."""
+    """Yield rows in parts of at most `bytes_max`; a single row may exceed this."""
     for batch in result.batches():
         waiting = [batch]
         while waiting:
@@ -121,8 +121,8 @@ def _exactly(size: int) -> bytes:
 
 
 def _end_with_parent() -> None:
-    """Make the kernel kill this process when the other end of standard input closes. A waiting
-    thread would not run while native code holds the GIL.
+    """Make the kernel kill this process when the other end of standard input closes, because a
+    waiting thread would not run while native code holds the GIL.
     """
     fcntl.fcntl(_STDIN, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(_STDIN, fcntl.F_SETFL, fcntl.fcntl(_STDIN, fcntl.F_GETFL) | os.O_ASYNC)

@@ -21,7 +21,7 @@ _FAMILIES: Final = {
 """The family of each logical type. fastavro converts units only within a family."""
 
 _DIGITS_MAX: Final = 1_000
-"""Number of digits that no decimal column can hold."""
+"""Number of digits that exceeds every decimal column."""
 
 _logical_readers: Final[Any] = cast("Any", fastavro.read).LOGICAL_READERS
 
@@ -34,7 +34,7 @@ class ParsedSchema(NamedTuple):
 
 
 def decode_defaults(columns: ParsedSchema) -> None:
-    """Replace the JSON defaults of fields by the values that fastavro would decode from bytes,
+    """Replace the JSON defaults of fields with the values that fastavro would decode from bytes,
     because it returns defaults unchanged. Raise InvalidSchema.
     """
     fields = [field for kind in columns.named.values() for field in kind.get("fields", ())]
@@ -139,7 +139,7 @@ def _field_pairs(
         if found:
             yield found[0], field
         for other in found[1:]:
-            other["name"] = f"-{other['name']}"  # not a valid name, so nothing matches it
+            other["name"] = f"-{other['name']}"  # not a valid name, so no field matches it
 
 
 def _solid(kind: Any, named: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - JSON

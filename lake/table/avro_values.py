@@ -1,8 +1,9 @@
 """Decode Avro values: the binary encoding without a container, one record per value.
 
-Invariants: a value is decoded with the schema it was written with, and converted to the schema of
-the columns. Trailing or missing bytes are an error: they suggest another schema. Must do no I/O
-except through `find`. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
+Invariants: a value is decoded with the schema that it was written with, and converted to the schema
+of the columns. Trailing or missing bytes are an error, because they suggest a different schema.
+There is no I/O except through `find`. Source: Avro 1.12 specification, "Schema Resolution";
+fastavro decodes.
 """
 
 import struct
@@ -80,7 +81,8 @@ class AvroDecoder:
         return reader_of(writer.schema, writer.named), writer.schema
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
-        # fastavro skips fields even beyond the end, so one byte more shows where a record ends.
+        # fastavro skips fields even beyond the end, so an extra byte is added to detect where a
+        # record ends.
         stream = BytesIO(b"".join((value, b"\0")))
         if schema_id is None or self._writers is None:
             row = _read(stream, self._columns.schema, None)

@@ -49,9 +49,7 @@ _AGAIN: Final = Retry(
     raise_on_status=False,
     respect_retry_after_header=False,
 )
-"""Retries of reads. Refused connections are retried for all requests, because no request was
-sent.
-"""
+"""Retries of reads. Refused connections are retried for all requests, because nothing was sent."""
 
 _REFUSALS: Final = (UnauthorizedError, AuthorizationExpiredError, ForbiddenError, OAuthError)
 _FAILURES: Final = (
@@ -63,7 +61,7 @@ _FAILURES: Final = (
 
 
 class _LimitedRestCatalog(RestCatalog):
-    """pyiceberg's client, with a timeout, which pyiceberg does not set."""
+    """pyiceberg's client with a timeout, which pyiceberg does not set."""
 
     def _config_headers(self, session: Session) -> None:
         """Set up a new session before its first request."""
@@ -79,13 +77,13 @@ class _LimitedAdapter(HTTPAdapter):
         self._timeouts_s = (_CONNECT_S, timeout_s)
 
     def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:  # noqa: ANN401 - requests'
-        """Send a request, to which pyiceberg adds no timeout."""
+        """Send a request with a timeout, because pyiceberg adds none."""
         return super().send(request, *arguments, **named | {"timeout": self._timeouts_s})
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open a catalog as pyiceberg's `load_catalog` does. Raise InvalidTable or CatalogUnavailable
-    if that fails.
+    """Open a catalog like pyiceberg's `load_catalog`. Raise InvalidTable or CatalogUnavailable if
+    that fails.
     """
     configured = cast("Any", Config().get_catalog_config(name) or {})
     config = cast("dict[str, str]", merge_config(configured, cast("Any", dict(properties))))
@@ -112,7 +110,7 @@ def _rest_catalog(name: str, config: dict[str, str]) -> Catalog:
             " https://HOST/PATH"
         )
     if config.get("credential"):
-        # pyiceberg's default, which is deprecated and causes a warning.
+        # pyiceberg's default is deprecated and causes a warning.
         tokens = f"{config['uri'].rstrip('/')}/v1/oauth/tokens"
         config = {"oauth2-server-uri": tokens} | config
     return _LimitedRestCatalog(name, **config)

@@ -1,6 +1,6 @@
-"""Repeat a commit until its outcome is known: it is in the table, or never will be.
+"""Repeat a commit until its outcome is known: it is in the table or never will be.
 
-Invariant: whatever errors occur, a batch is in the table once. Attempts are bounded. A process that
+Invariant: regardless of errors, a batch is in the table once. Attempts are bounded. A process that
 ends in between leaves either a commit or files that no commit references. Source: `settle`,
 docs/design/tables.md.
 """
@@ -77,8 +77,8 @@ def _commit_until_known(
 
 
 def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
-    """Return the state that shows the outcome. Retry if the catalog does not respond, as during a
-    restart.
+    """Return the state that shows the outcome. Retry if the catalog does not respond, for example
+    during a restart.
     """
     for attempt in range(TRIES_MAX):
         try:

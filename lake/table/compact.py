@@ -1,9 +1,8 @@
 """Merge small files into large ones, possibly during an export.
 
-Rows and offsets do not change. New batches do not conflict with a rewrite, unless they or another
-rewrite replace the same files; these parts are skipped. Replaced files are kept for readers of
-older versions.
-Source: Iceberg's `rewrite_data_files`.
+Rows and offsets do not change. A rewrite conflicts with a new batch or another rewrite only if they
+replace the same files; such parts are skipped. Replaced files are kept for readers of older
+versions. Source: Iceberg's `rewrite_data_files`.
 """
 
 import time
@@ -34,7 +33,7 @@ class CompactReport:
     rows: int
     duration_ms: int
     conflicts: int = 0
-    """The number of merges that were skipped, because others replaced their files meanwhile."""
+    """The number of merges that were skipped because their files were replaced in the meantime."""
 
 
 def compact(
@@ -46,7 +45,7 @@ def compact(
     wall_s: Callable[[], float] = time.time,
 ) -> CompactReport:
     """Merge small files in one commit. `target_bytes` is the size of Parquet files. Raise
-    CommitConflict if others repeatedly replace files of every merge, and BatchExpired.
+    CommitConflict if other writers repeatedly replace files of every merge, and BatchExpired.
     """
     began = time.monotonic()
     conflicts = 0

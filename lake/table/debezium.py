@@ -1,8 +1,8 @@
-"""Unwrap Debezium's change events to rows: `after` becomes the row, and deletes remove it.
+"""Unwrap Debezium's change events to rows: `after` becomes the row, and a delete removes the row.
 
 Every other event (truncate, messages, schema changes, transaction metadata) is a dead letter. JSON
 events may be wrapped in `schema` and `payload`; a JSON schema may describe the row or the envelope.
-Must not do I/O. Source: Debezium's "Change events" and Kafka Connect's JsonConverter.
+There is no I/O. Source: Debezium's "Change events" and Kafka Connect's JsonConverter.
 """
 
 from typing import Any, Final, cast
@@ -70,7 +70,7 @@ class StructUnwrapper:
         self.struct = fields["after"]
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> _Json | None:
-        event: _Json = self._events.row(value, schema_id) or {}  # null is not an event
+        event: _Json = self._events.row(value, schema_id) or {}  # null is not a valid event
         if _is_delete(event.get("op")):
             return None
         after = cast("_Json | None", event.get("after"))

@@ -34,12 +34,12 @@ VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
 VALUE_SCHEMA_MESSAGE: Final = "penstock.value.schema.message"
 VALUE_SCHEMA_VALIDATION: Final = "penstock.value.schema.validation"
 _NAMES: Final[tuple[str, ...]] = (ENABLE, NAME, FORMAT)
-"""Configs that a status contains. Their values are readable even if they are invalid."""
+"""Configs that are included in a status. Their values are readable even if they are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTable:
-    """One topic and its table. A change of any field restarts the export of the topic."""
+    """One topic and its table. If any field changes, the export of the topic restarts."""
 
     topic: str
     topic_id: str
@@ -98,7 +98,7 @@ def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
         if declares_table(entry.name, entry.configs, is_internal=entry.is_internal):
             try:
                 found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
-            except ValueError as error:  # affects only this topic
+            except ValueError as error:  # this affects only this topic
                 kept = {name: entry.configs[name] for name in _NAMES if name in entry.configs}
                 table = _declared(entry, TableSettings.from_configs(kept))
                 found[entry.name] = replace(table, problem=str(error))

@@ -1,4 +1,5 @@
-"""A table as a directory of Parquet files (`data/`) with numbered commits (`_penstock_log/`).
+"""A table stored as a directory of Parquet files (`data/`) with numbered commits
+(`_penstock_log/`).
 
 Commit n + 1 is written with If-None-Match after reading commit n, so one of two writers wins. Every
 `WHOLE_EVERY`th commit lists all files, so readers begin there. Nothing is overwritten.
@@ -53,7 +54,7 @@ _MAINTENANCE_S: Final = 3_600.0
 _READS_AT_ONCE: Final = 16
 
 VERSIONS_MS_MIN: Final = 172_800_000
-"""Commits of the log are kept for at least two days. A batch may take one day, and its commit would
+"""Minimum age of removed log commits, two days. A batch may take one day, and its commit would
 wrongly succeed if the version after its base were missing.
 """
 
@@ -86,7 +87,9 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
     layout_version: int = 1
     mode: str = ""
     schema: str
-    """The Arrow schema in IPC form, in hexadecimal. Readers without Arrow find it in the files."""
+    """The Arrow schema in IPC form, in hexadecimal. Readers without Arrow can use the schema in the
+    files.
+    """
 
     add: list[LoggedFile]
     remove: list[str]
@@ -190,7 +193,7 @@ class DirectoryTable:
         )
 
     def upgrade(self) -> None:
-        """Do nothing: files keep their column names until the directory is recreated."""
+        """Do nothing, because files keep their column names until the directory is recreated."""
 
     def prepare(self, schema: Schema) -> None:
         fields = self.layout.fields
@@ -312,7 +315,7 @@ def _path_name(field: PartitionField) -> str:
 
 
 def _logged(group: Group) -> tuple[int | bool | str | None, ...]:
-    """Return values in a form that JSON can represent. They are only used for comparisons."""
+    """Return values in a form that JSON can represent. They are used only for comparisons."""
     return tuple(
         value.hex()
         if isinstance(value, bytes)
@@ -397,8 +400,9 @@ async def _read_commits(
 async def _maintain(
     url: str, prefix: str, retention: Retention, now_ms: int, *, dry_run: bool
 ) -> Maintained:
-    """Remove commits of the log, then files that the other commits do not refer to. Readers need
-    only the last whole commit and later ones, so the log may be cut anywhere before it.
+    """Remove commits of the log, then files that the remaining commits do not refer to. Readers
+    need only the last whole commit and later ones, so the log may be truncated anywhere before
+    that.
     """
     store = await _store(url)
     files: list[ObjectInfo] = []
@@ -409,7 +413,8 @@ async def _maintain(
             async for info in store.list(f"{prefix}data/")
             if info.modified_ms < before_ms and info.key.endswith(".parquet")
         ]
-    # The log is listed after the files, because one of them may have been committed meanwhile.
+    # The log is listed after the files, because one of them may have been committed in the
+    # meantime.
     infos = [info async for info in store.list(f"{prefix}{LOG}")]
     current = 0
     if retention.versions_ms is not None:
@@ -446,4 +451,4 @@ async def _table_names(url: str) -> list[str]:
         first = [info async for info in store.list(f"{name}/{LOG}", limit=1)]
         if first:
             found.append(name)
-        after = f"{name}0"  # the character after the slash
+        after = f"{name}0"  # "0" is the character after the slash

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.lake.table.errors import EngineLost
 
 LARGE_BYTES: Final = 32 << 20
-"""For less than this size of the log, one thread writes a batch sooner than a Spark job."""
+"""Below this size of the log, a single thread writes a batch sooner than a Spark job does."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -38,18 +38,18 @@ def new_attempt() -> str:
 
 
 class InlineEngine:
-    """Run tasks one after another in the calling thread, for callers that run several batches."""
+    """Runs tasks one after another in the calling thread, for callers that run several batches."""
 
     def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         for task in tasks:
             yield job(task, new_attempt)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
 
 class LocalEngine:
-    """Run tasks in `threads` threads. Each needs memory for its open files (`files`)."""
+    """Runs tasks in `threads` threads. Each of them needs memory for its open files (`files`)."""
 
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads or os.cpu_count() or 1
@@ -65,16 +65,16 @@ class LocalEngine:
                     task.cancel()
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
 
 class SparkEngine:
-    """Run tasks in Spark. `master` is as for spark-submit; if it is empty, it comes from the
-    environment or is local[*]. Executors need this package installed.
+    """Runs tasks in Spark. `master` is as for spark-submit; if it is empty, the environment
+    determines it, or local[*] is used. Executors need this package installed.
     """
 
     def __init__(self, master: str) -> None:
-        # Otherwise workers may run another Python, without the installed packages.
+        # Otherwise, workers may run a different Python, without the installed packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark.sql import SparkSession
 
@@ -104,7 +104,7 @@ class SparkEngine:
         rows = [(bytearray(pickle.dumps(task)),) for task in tasks]
         try:
             plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
-            with warnings.catch_warnings():  # about pandas, which mapInArrow does not use
+            with warnings.catch_warnings():  # a warning about pandas, which mapInArrow does not use
                 warnings.filterwarnings(
                     "ignore", "PySpark does not yet fully support pandas", FutureWarning
                 )
@@ -116,7 +116,9 @@ class SparkEngine:
             yield pickle.loads(bytes(row.result))  # noqa: S301 - from our executors
 
     def _check(self, cause: Exception) -> None:
-        """Raise EngineLost if the application has ended. This property requires a running one."""
+        """Raise EngineLost if the application has ended. This property requires a running
+        application.
+        """
         try:
             self._session.sparkContext.defaultParallelism  # noqa: B018
         except Exception:  # noqa: BLE001 - of py4j or of the JVM
@@ -130,8 +132,8 @@ class SparkEngine:
 
 
 class LargeBatchEngine:
-    """Run several tasks in another engine if they process at least `bytes_min` of the log or of
-    files, and all others in the calling thread.
+    """Runs several tasks in another engine if together they process at least `bytes_min` of the log
+    or of files, and all other tasks in the calling thread.
     """
 
     def __init__(self, engine: Engine, bytes_min: int = LARGE_BYTES) -> None:

@@ -1,12 +1,12 @@
-"""Errors of table exports. Each message contains a remedy. Must survive pickling: executors raise
-them, drivers show them.
+"""Errors of table exports. Each message contains a remedy. They must survive pickling, because
+executors raise them and drivers display them.
 """
 
 from penstock.base.errors import StreamError
 
 
 class TableError(StreamError):
-    """Base of the errors of table export."""
+    """Base class of table export errors."""
 
 
 class InvalidTable(TableError):
@@ -49,7 +49,7 @@ class RecordsLost(TableError):
 
 
 class TableAhead(TableError):
-    """The table has offsets that the log does not have: the log lost records."""
+    """The table contains offsets that are not in the log, so the log has lost records."""
 
 
 class BatchExpired(TableError):
@@ -59,7 +59,7 @@ class BatchExpired(TableError):
 
 
 class CommitConflict(TableError):
-    """Another writer committed first. This commit did not and will not happen."""
+    """Another writer committed first. This commit has not happened and never will."""
 
     retriable = True
 
@@ -81,7 +81,7 @@ class CatalogUnavailable(TableError):
 
 
 class EngineLost(TableError):
-    """The Spark application has ended: only another process can start a new one."""
+    """The Spark application has ended. Only another process can start a new one."""
 
 
 class WarehouseFailed(TableError):

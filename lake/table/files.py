@@ -24,8 +24,8 @@ _COLUMN_BYTES: Final = 256
 """Approximate overhead of a column with a few rows."""
 
 OPEN_FILES_MAX: Final = 16
-"""Maximum number of files that are encoded concurrently. If more are needed, the file that was idle
-longest is closed; later rows of its group go to another file.
+"""Maximum number of files that are encoded concurrently. If more are needed, the file that has been
+idle longest is closed; later rows of its group are written to another file.
 """
 
 NOWHERE: Final = (2**31, 2**63)
@@ -41,7 +41,7 @@ class FilePlace(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The schema of the table; files have exactly this one."""
+        """The schema of the table, which is also the exact schema of its files."""
         ...
 
     def put(
@@ -101,7 +101,7 @@ class GroupedFiles:
     """The files of one task. `close` returns all of them.
 
     Rows are buffered until there are enough to partition in one pass; then each partition is
-    buffered until it can fill a row group. Beyond `WAITING_BYTES_MAX`, the largest groups are
+    buffered until it can fill a row group. Above `WAITING_BYTES_MAX`, the largest groups are
     written.
     """
 
@@ -118,8 +118,8 @@ class GroupedFiles:
         self._done: list[FileEntry] = []
 
     def add(self, rows: Table) -> None:
-        """Add rows of one Kafka partition, with the columns of the table's schema; missing ones are
-        null.
+        """Add rows of one Kafka partition, with the columns of the table's schema; missing columns
+        are null.
         """
         if not rows.num_rows:
             return
@@ -132,7 +132,7 @@ class GroupedFiles:
             self._divide()
 
     def add_to(self, group: Group, rows: Table, first: tuple[int, int]) -> None:
-        """Add rows of one given group, from any Kafka partitions."""
+        """Add rows that belong to the given group, from any Kafka partitions."""
         if rows.num_rows:
             self._write(group, fitted(rows, self._place.schema), first)
 
@@ -174,7 +174,7 @@ class GroupedFiles:
         """Write the buffered rows of a group as a row group."""
         waiting = self._groups.get(group)
         if waiting is None:
-            return  # the file was closed in favor of another one
+            return  # the file has been closed in favor of another one
         self._waiting_bytes -= waiting.size_bytes
         rows = waiting.take()
         if rows is None:
@@ -191,7 +191,7 @@ class GroupedFiles:
             self._close(group)
 
     def _close(self, group: Group) -> None:
-        """Store the file of a group. Later rows of the group go to a new file."""
+        """Store the file of a group. Later rows of the group are written to a new file."""
         self._encode(group)
         waiting, writer = self._groups.pop(group, None), self._writers.pop(group, None)
         if waiting is not None and writer is not None:

@@ -1,4 +1,4 @@
-"""A table in Iceberg, through pyiceberg and any of its catalogs.
+"""An Iceberg table, accessed through pyiceberg and any of its catalogs.
 
 A commit succeeds only on top of the snapshot that was read before; pyiceberg's retries, which would
 add the same files twice, are disabled. Offsets and batch id are in the snapshot summary and the
@@ -84,7 +84,7 @@ _METADATA_FILES: Final = {
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
 }
-"""Properties with which catalogs delete old metadata files, of which each commit writes one."""
+"""Properties that make catalogs delete old metadata files, because each commit writes one."""
 
 _DAY: Final = f"{TIMESTAMP}_day"
 """Name of the partition field for the day, as Iceberg would choose it; it cannot conflict with
@@ -104,7 +104,7 @@ RESERVED: Final = (
     "_commit_snapshot_id",
     _DAY,
 )
-"""Column names with which Iceberg's engines cannot read a table or its changes (Java
+"""Column names that prevent Iceberg's engines from reading a table or its changes (Java
 `MetadataColumns`), and the export's own partition field.
 """
 
@@ -163,8 +163,8 @@ class IcebergPlace:
         return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """Return the columns by their field ids, also those in structs. pyiceberg reads files with
-        delete files, and files without field ids; it returns empty lists for null lists.
+        """Return the columns by their field ids, including those in structs. pyiceberg reads files
+        with delete files, and files without field ids; it returns empty lists for null lists.
         """
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
@@ -183,7 +183,7 @@ class IcebergPlace:
         }
         rows = found.read(columns=list(held.values())).select(list(held.values()))
         target = _arrow_io.schema_to_pyarrow(wanted)
-        # Arrow converts structs by name, so ids are the names meanwhile.
+        # Arrow converts structs by name, so ids temporarily serve as names.
         by_id = _named_by_id(rows.schema)
         rows = _viewed(rows, by_id).rename_columns(list(held))
         return _viewed(fitted(rows, _named_by_id(target)), target)
@@ -237,7 +237,7 @@ class IcebergTable:
                     f"table {self.name} has the columns {OLDER_PARTITION} and {PARTITION}: another"
                     " program added one of them; export into another table"
                 )
-            # Readers find columns by field id; this mapping is for files without ids.
+            # Readers identify columns by field id; this mapping is for files without ids.
             mapping = table.metadata.name_mapping() or table.schema().name_mapping
             properties = {
                 TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json(),
@@ -252,7 +252,7 @@ class IcebergTable:
                     with transaction.update_schema() as update:
                         update.rename_column(OLDER_PARTITION, PARTITION)
             except (CommitFailedException, CatalogUnavailable):
-                pass  # the reloaded table shows whether it happened
+                pass  # the reloaded table shows whether the commit happened
             else:
                 _log.info("table_upgraded", table=self.name, layout_version=LAYOUT_VERSION)
             self._table = self._load()
@@ -302,7 +302,7 @@ class IcebergTable:
                     if field not in found:
                         update.add_field(*_native(field))
         except (CommitFailedException, CatalogUnavailable):
-            pass  # the reloaded table shows whether it happened
+            pass  # the reloaded table shows whether the commit happened
         except ValueError as error:
             raise InvalidTable(f"table {self.name} cannot be repartitioned: {error}") from None
         else:
@@ -379,7 +379,7 @@ class IcebergTable:
             TOPIC_ID: commit.topic_id,
         }
         once = table.metadata.properties | {TableProperties.COMMIT_NUM_RETRIES: "0"}
-        # Only changed in this process: other writers keep their retries.
+        # This is changed only in this process; other writers keep their retries.
         table.metadata = table.metadata.model_copy(update={"properties": once})
 
         def send() -> None:
@@ -436,8 +436,8 @@ class IcebergTable:
         return self._table
 
     def _create(self, schema: Schema) -> None:
-        """Create the table. If two runs create it concurrently, one gets an error from the catalog,
-        but the table then exists.
+        """Create the table. If two runs create it concurrently, the catalog returns an error to one
+        of them, but the table exists after that.
         """
         for attempt in range(_TRIES):
             try:
@@ -456,7 +456,7 @@ class IcebergTable:
     def _create_once(self, schema: Schema) -> None:
         layout = self._layout or Layout()
         namespace = Catalog.namespace_from(self.name)
-        if not self._catalog.namespace_exists(namespace):  # may not be allowed to create it
+        if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
             self._catalog.create_namespace_if_not_exists(namespace)
         check_partition_fields(layout.fields, schema)
         properties = {LAYOUT: str(LAYOUT_VERSION), MODE: mode_of(layout)} | _METADATA_FILES
@@ -474,7 +474,7 @@ class IcebergTable:
         except (CommitFailedException, ValidationException) as error:
             raise CommitConflict(str(error)) from error
         except CatalogRefused:
-            raise  # retrying would not help
+            raise  # a retry would not help
         except Exception as error:  # a remote catalog may fail in any way after it has committed
             raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
@@ -553,7 +553,7 @@ def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
 
 
 def _has_field_ids(fields: Any) -> bool:  # noqa: ANN401 - a schema or a type
-    """Return whether all fields have ids, also those in structs."""
+    """Return whether all fields have ids, including those in structs."""
     if isinstance(fields, pa.Schema) or pa.types.is_struct(fields):
         return all(
             _field_id(field.metadata) >= 0 and _has_field_ids(field.type) for field in fields
@@ -586,7 +586,7 @@ def _type_by_id(kind: Any) -> Any:  # noqa: ANN401 - pyarrow is untyped
 
 
 def _viewed(rows: Table, schema: Schema) -> Table:
-    """Return the rows with other names of fields in structs."""
+    """Return the rows with different names for the fields in structs."""
     columns = [
         pa.chunked_array([chunk.view(field.type) for chunk in column.chunks], field.type)
         for column, field in zip(rows.columns, schema, strict=True)

@@ -32,10 +32,14 @@ from penstock.lake.table.pyarrow_untyped import fs
 AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
 KEPT_MIN: Final = "history.expire.min-snapshots-to-keep"
 GC_ENABLED: Final = "gc.enabled"
-"""Properties of Iceberg tables. The longer of a table's retention and the requested one applies."""
+"""Properties of Iceberg tables. If a table's retention and the requested retention differ, the
+longer one applies.
+"""
 
 _DIRECTORIES: Final = ("data", "metadata")
-"""Files elsewhere, as with `write.data.path`, may belong to other tables."""
+"""Directories of the table. Files elsewhere, as with `write.data.path`, may belong to other
+tables.
+"""
 
 _SUFFIXES: Final = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json")
 _TRIES: Final = 5
@@ -65,8 +69,8 @@ def maintain_table(
         return Maintained(len(expired), 0, 0)
     try:
         system, files = _files_before(table, now_ms - retention.orphans_ms)
-        # The table is loaded after the listing, because a listed file may have been committed
-        # meanwhile.
+        # The table is loaded after the listing, because a listed file may have been committed in
+        # the meantime.
         names = _referenced(catalog.load_table(name), without=expired if dry_run else set())
         orphans = [file for file in files if file.base_name not in names]
         if not dry_run:
@@ -132,7 +136,7 @@ def expired_snapshots(metadata: TableMetadata, retention_ms: int | None, now_ms:
             history = ancestors(metadata, ref.snapshot_id)
             kept |= {found.snapshot_id for found in _current_since(history, since_ms, count)}
     since_ms = now_ms - default_ms
-    # A snapshot that was rolled back has descendants in no branch.
+    # A snapshot that was rolled back has no descendants in any branch.
     ends_ms = [entry.timestamp_ms for entry in metadata.snapshot_log[1:]] + [now_ms]
     kept |= {
         entry.snapshot_id
@@ -200,7 +204,7 @@ def _files_before(table: NativeTable, before_ms: int) -> tuple[Any, list[Any]]:
 
 
 def _referenced(table: NativeTable, without: set[int]) -> set[str]:
-    """Return the names of all files of all snapshots but those in `without`."""
+    """Return the names of all files of all snapshots except those in `without`."""
     metadata = table.metadata
     paths = [entry.metadata_file for entry in metadata.metadata_log]
     if table.metadata_location:

@@ -1,7 +1,7 @@
 """Find the position of the export in the metadata of an Iceberg table. Pure.
 
 Each snapshot that the export commits contains the position in its summary. The table properties
-contain it too, in case the snapshots expire.
+contain it as well, in case the snapshots expire.
 """
 
 import json
@@ -37,7 +37,7 @@ def position(metadata: TableMetadata) -> TableState:
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> list[Snapshot]:
-    """Return a snapshot and its ancestors, as far as they have not expired."""
+    """Return a snapshot and those of its ancestors that have not expired."""
     known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     found: list[Snapshot] = []
     while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:

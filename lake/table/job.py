@@ -1,8 +1,8 @@
 """The work of an executor on one task: read a range of the log, write files and report them.
 
-A task converts each record of its slices to exactly one row or dead letter, or raises; `on_error`
-applies to unreadable records. Files of a failed or repeated attempt are never visible, because only
-its result refers to them.
+A task converts each record of its slices to exactly one row or dead letter, or raises an error;
+`on_error` applies to unreadable records. Files of a failed or repeated attempt are never visible,
+because only its result refers to them.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ ATTEMPT_SEPARATOR = "-a"
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """Shared by all tasks of a batch; pickled once."""
+    """The job, which all tasks of a batch share. It is pickled once."""
 
     source: TopicSource
     value_format: ValueFormat

@@ -1,6 +1,6 @@
 """Resolve `$ref` in a JSON Schema: to parts of the document, to parts with an `$id` or an
-`$anchor`, and to other documents, by their name in a registry or by their `$id`. Nothing is
-fetched.
+`$anchor`, and to other documents, identified by their name in a registry or by their `$id`. Nothing
+is fetched.
 
 Pure. Source: JSON Schema 2020-12 "Core", section 8; `id` is supported as in draft 4.
 """
@@ -67,7 +67,7 @@ class JsonSchemas:
                 raise InvalidSchema(f"{path}: the schema has no {reference!r}")
             return anchored, _base_of(anchored, base)
         part = _part(found, fragment, base)
-        if part is None:  # parts have an `$id`, but pointers start at the root
+        if part is None:  # parts may have an `$id`, but pointers start at the root
             part = _part(self._documents[base], fragment, base)
         if part is None:
             raise InvalidSchema(f"{path}: the schema has no {reference!r}")

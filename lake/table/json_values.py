@@ -20,16 +20,16 @@ from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.wire_format import SchemaKey
 
 _typed_dict: Any = TypedDict
-"""Untyped, because these types are created at run time."""
+"""Untyped, because these types are created at runtime."""
 
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
-"""Larger numbers would become infinite."""
+"""Maximum 32-bit float; larger numbers would become infinite."""
 
 
 class _TimeOfDay(dt.time):
-    """A time without a UTC offset, or with offset 0. Others are errors, because columns have no
-    offset.
+    """A time without a UTC offset, or with offset 0. Other offsets are errors, because columns have
+    no offset.
     """
 
 
@@ -131,7 +131,7 @@ def _type_name(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 class _Types:
-    """Converts a schema. `references`: other documents, by the name that `$ref` contains."""
+    """Converts a schema. `references`: other documents, by the name used in `$ref`."""
 
     def __init__(self, root: _Json, references: dict[str, _Json]) -> None:
         self._root = root

@@ -1,8 +1,8 @@
 """Mask columns of rows and dead letters before they are written.
 
-Invariants: a field that a mask names exists, or the export stops; otherwise a change of the schema
-would reveal values. Masks precede partitioning and upserts, so files, their names and statistics
-contain masked values only. The hash key has no text representation. Must not do I/O.
+Invariants: the field of each mask exists, or the export stops; otherwise, a schema change could
+reveal values. Masks precede partitioning and upserts, so files, their names and statistics contain
+only masked values. The hash key has no text representation. There is no I/O.
 """
 
 import hmac
@@ -24,7 +24,7 @@ LAST4: Final = "last4"
 KEY_BYTES_MIN: Final = 16
 REDACTED: Final = "***"
 HIDDEN: Final = "****"
-"""Replaces the characters that `last4` hides, regardless of their number."""
+"""Replaces the characters hidden by `last4`, regardless of their number."""
 
 _LAST4_CHARACTERS_MIN: Final = 8
 """Shorter values are hidden completely: four characters would be more than half of them."""

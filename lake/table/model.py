@@ -1,6 +1,6 @@
 """Values that are planned, written and committed, and sent between driver and executors.
 
-Invariant: offsets are Kafka's, ends are exclusive. Must not do I/O.
+Invariant: offsets are Kafka's, ends are exclusive. There is no I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from penstock.lake.fetch.slices import Slice
 
 PARTITION: Final = "_kafka_partition"
 OLDER_PARTITION: Final = "_partition"
-"""Column of the Kafka partition. Layout version 1 used `OLDER_PARTITION`, which Iceberg
+"""Column of the Kafka partition. Layout version 1 used `OLDER_PARTITION`, a name that Iceberg
 reserves.
 """
 
@@ -31,7 +31,7 @@ snapshots: an earlier attempt may have succeeded although its snapshot has expir
 """
 
 MISSING: Final = ("", "0")
-"""Versions of tables that have no commits."""
+"""Version of a table that has no commits."""
 
 Group = tuple[Any, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""
@@ -42,7 +42,7 @@ class Layout:
     """The partitioning of a table. With `upsert`, the Kafka partition comes first, which limits the
     files that may contain a key.
 
-    `keeps_existing`: a table that exists may have other fields.
+    `keeps_existing`: whether an existing table may have other fields.
     """
 
     fields: tuple[PartitionField, ...] = ()
@@ -75,7 +75,7 @@ class Layout:
         }
 
     def with_partition_column(self, name: str) -> "Layout":
-        """Return the layout with another name for the column of the Kafka partition."""
+        """Return the layout with a different name for the column of the Kafka partition."""
         fields = (
             replace(field, column=name) if field.column == self.partition_column else field
             for field in self.fields
@@ -95,7 +95,7 @@ def group_order(group: Group) -> tuple[tuple[bool, Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One data file. `native` is the representation with which this kind of table commits and reads
+    """One data file. `native` is the representation that this type of table uses to commit and read
     it.
     """
 
@@ -140,16 +140,16 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long to keep versions and files that a table no longer needs, in milliseconds; None to
-    keep them forever.
+    """How long to keep versions and files that a table no longer needs, in milliseconds. None means
+    forever.
     """
 
     versions_ms: int | None = None
-    """For replaced versions, which time travel and running queries need."""
+    """Retention of replaced versions, which time travel and running queries need."""
 
     orphans_ms: int | None = None
-    """For files that no version references, since they were written: a running batch may commit
-    them.
+    """Retention of files that no version references, counted from when they were written, because a
+    running batch may commit them.
     """
 
 
@@ -164,8 +164,8 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Files to add and remove, and the new state of the table: committed as a whole, and only if
-    the table is still in the state `base`.
+    """Files to add and remove, and the new state of the table. It is committed as a whole, and only
+    if the table is still in the state `base`.
 
     `commit_id` identifies this attempt to write a batch; it is unchanged if the commit is retried.
     """
@@ -214,7 +214,7 @@ class CompactionTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files of a task, and its number of rows, dead letters, and skipped unreadable offsets."""
+    """The files of a task, and its numbers of rows, dead letters and skipped unreadable offsets."""
 
     added: tuple[FileEntry, ...] = ()
     removed: tuple[FileEntry, ...] = ()

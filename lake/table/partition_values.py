@@ -1,9 +1,9 @@
 """Check partition fields against a schema, and split rows by their partition values.
 
-Invariants: values follow the Iceberg specification, so that they equal those of Spark: days and
-hours are in UTC and rounded down even before 1970, and buckets use the 32-bit Murmur3 hash. Null is
-a separate partition. Rows keep their order. Must not do I/O. Source: Iceberg spec, "Partition
-Transforms".
+Invariants: values follow the Iceberg specification, so that they are equal to those of Spark: days
+and hours are in UTC and rounded down even before 1970, and buckets use the 32-bit Murmur3 hash.
+Null is a separate partition. Rows keep their order. There is no I/O. Source: Iceberg spec,
+"Partition Transforms".
 """
 
 import datetime as dt
@@ -50,8 +50,8 @@ _ALLOWED: Final[Sequence[tuple[Callable[[Any], bool], frozenset[str]]]] = (
     (lambda kind: _types.is_binary(kind) or _types.is_large_binary(kind), _WIDE),
 )
 """The allowed transforms of each type. Iceberg also allows `identity` for floating-point values,
-where NaN and negative zero are ambiguous, and for fixed binary values, with which Iceberg 1.12 in
-Spark cannot read the manifest.
+where NaN and negative zero are ambiguous, and for fixed binary values, where Iceberg 1.12 in Spark
+cannot read the manifest.
 """
 
 

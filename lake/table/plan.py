@@ -1,7 +1,7 @@
 """Plan batches and compactions: the offsets of a batch, its tasks, and the files to merge. Pure.
 
-A batch continues each partition where the table ended, without a gap or an overlap. Each offset is
-in one task; a task contains slices of one partition, in offset order.
+A batch continues each partition where the table ended, without gaps or overlaps. Each offset is in
+one task; a task contains slices of one partition, in offset order.
 """
 
 import re
@@ -20,7 +20,9 @@ COMPACTION_FILES_MAX = 1_000
 
 
 _TASK_NAME = re.compile(r"(\d{5,})-\d{20}-(\d{20})-b\d")
-"""The beginning of a file name by `file_tasks`: partition, first offset, end offset, batch."""
+"""Matches the beginning of a file name created by `file_tasks`: partition, first offset, end
+offset, batch.
+"""
 
 
 class Bounds(NamedTuple):
@@ -127,7 +129,7 @@ def file_tasks(
 
 def may_contain(path: str, starts: Mapping[int, int]) -> bool:
     """Return whether a file may contain records of these partitions at or after these offsets. This
-    is derived from the file name; names by other programs and by compactions do not contain
+    is derived from the file name; names created by other programs and by compactions do not contain
     offsets.
     """
     found = _TASK_NAME.match(path.rpartition("/")[2])
@@ -185,8 +187,8 @@ def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:
 
 
 def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
-    """Return as many offsets of the slice as fit, at least one, and the rest. Bytes and records are
-    divided in proportion.
+    """Return as many offsets of the slice as fit, at least one, and the remaining ones. Bytes and
+    records are divided in proportion.
     """
     offsets = part.end_offset - part.start_offset
     count = (

@@ -1,8 +1,8 @@
 """Decode Protobuf values with a descriptor set (`protoc --include_imports
 --descriptor_set_out=FILE`) or a registered schema, and the name of a message.
 
-Invariants: columns have the names of fields in the .proto file. An unset field with presence is
-null, and one without presence has its default. Unknown fields are omitted.
+Invariants: columns have the names of fields in the .proto file. An unset field is null if it has
+presence; otherwise, it has its default value. Unknown fields are omitted.
 """
 
 import datetime as dt
@@ -48,7 +48,7 @@ _SCALARS: Final[dict[int, Any]] = {
     7: pa.bool_(),
     8: pa.string(),
 }
-"""Types by FieldDescriptor.cpp_type; 9 is string or bytes."""
+"""Types by FieldDescriptor.cpp_type, where 9 means string or bytes."""
 
 _INTEGERS: Final = {1, 2, 3, 4}
 _FLOATS: Final = {5, 6}
@@ -161,14 +161,15 @@ def _message(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated at
 def _resolved(row: dict[str, Any], writer: Any, columns: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return a row of the writer with the field names of the columns. A column without a writer
     field of the same name is read from the field with the same number, unless that field has a
-    column of its own name. Fields missing in the writer's schema have their defaults.
+    column of its own name. Fields that are missing in the writer's schema have their default
+    values.
     """
     found: dict[str, Any] = {}
     for field in columns.fields:
         name = field.name
         source = writer.fields_by_name.get(name) or writer.fields_by_number.get(field.number)
         if source is not None and source.name != name and source.name in columns.fields_by_name:
-            source = None  # the number was reused
+            source = None  # the field number was reused
         if source is None:
             if not field.has_presence:
                 found[name] = [] if field.is_repeated else _value(field, field.default_value)
@@ -199,8 +200,8 @@ def _resolved_value(value: Any, source: Any, field: Any) -> Any:  # noqa: ANN401
 
 
 def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return the compatibility class of a field. Integers of different sizes are compatible, and so
-    are floats.
+    """Return the compatibility class of a field. Integers of different sizes are compatible, as are
+    floats of different sizes.
     """
     kind = field.cpp_type
     kind = "integer" if kind in _INTEGERS else "float" if kind in _FLOATS else kind

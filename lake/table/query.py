@@ -1,8 +1,8 @@
 """Run ad hoc SQL on the tables of a warehouse: DuckDB over the rows of the tables in the query.
 
 Invariant: the bytes read are bounded, and a table is read as of one version. Table names may
-include the namespace, and must if it is not `default` and another one has a table with this name.
-DuckDB has no network access and does not load extensions.
+include the namespace. This is required if the namespace is not `default` and another one has a
+table with this name. DuckDB has no network access and does not load extensions.
 """
 
 from collections import Counter
@@ -56,8 +56,8 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
 
 
 def _is_named(name: str, sql: str) -> bool:
-    """Return whether the text contains the name anywhere. Reading an unneeded table is only slow,
-    but a missing one would be an error.
+    """Return whether the text contains the name anywhere. Reading an unneeded table is merely slow,
+    whereas a missing table would be an error.
     """
     return _short(name) in sql.lower()
 

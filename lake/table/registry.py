@@ -11,9 +11,9 @@ _NAMES: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
 
 def with_newest(value_format: ValueFormat) -> ValueFormat:
-    """Return a format whose columns are those of the newest schema of its subject, as registered
-    now. A format without a registry, or with a fixed schema for the columns, is returned unchanged.
-    Raise InvalidSchema, RegistryError or RegistrySettingInvalid.
+    """Return a format with the columns of the newest schema of its subject, as currently
+    registered. A format without a registry, or with a fixed schema for the columns, is returned
+    unchanged. Raise InvalidSchema, RegistryError or RegistrySettingInvalid.
     """
     registry, subject = value_format.registry, value_format.subject
     if registry is None or value_format.schema:

@@ -1,7 +1,7 @@
 """Convert Kafka records to rows of the table and dead letters, keeping the newest row of each key.
 
 Every record becomes a row or a dead letter. For each key of a partition, the record with the
-highest offset wins; a tombstone removes the row. Does no I/O. Source: Confluent Tableflow and
+highest offset wins; a tombstone removes the row. There is no I/O. Source: Confluent Tableflow and
 Aiven's Iceberg topics.
 """
 
@@ -130,7 +130,8 @@ def rows_of(
     """Convert records to rows and dead letters.
 
     With `keyed`, records without a key are dead letters. Records at the offsets `rejected` are
-    omitted, because they are already in the table of dead letters, perhaps due to another schema.
+    omitted, because they are already in the table of dead letters, perhaps because of a different
+    schema.
     """
     read = set(batch.schema.names)
     decoded = decoder.decode(
@@ -186,7 +187,7 @@ def unreadable_rows(errors: Sequence[ReadError], rejected: frozenset[int]) -> Ta
 
 def newest_by_key(rows: Table) -> Table:
     """Return the last row of every key. All rows belong to one partition and have keys. Rows may
-    have equal offsets: Kafka accepts batches that repeat one.
+    have equal offsets, because Kafka accepts batches with repeated offsets.
     """
     numbers = pa.array(np.arange(rows.num_rows))
     keys = pa.Table.from_arrays([rows.column(KEY), numbers], [KEY, "row"])

@@ -36,7 +36,7 @@ STATUS_S_MIN: Final = 5.0
 STATUS_S_MAX: Final = 30.0
 EXPORTS_KEPT_MAX: Final = 200
 """Maximum number of exports that are kept open for their next turn, each with connections to the
-catalog. Further ones are opened for each turn.
+catalog. Additional exports are opened anew for each turn.
 """
 _STATUS_DEADLINE_S: Final = 30.0
 _WAIT_S_MAX: Final = 1.0
@@ -50,18 +50,18 @@ class TopicExport(Protocol):
     """The export of one table. Only one thread uses it at a time."""
 
     def turn(self) -> Exported:
-        """Write one batch, if there are new records. Raise any exception."""
+        """Write one batch if there are new records. May raise any exception."""
         ...
 
 
 OpenExport = Callable[[DeclaredTable], TopicExport]
-"""Creates the export of a table. It may raise any exception."""
+"""Creates the export of a table. May raise any exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerEvent:
-    """An event to report: a topic was added, removed, committed, failed or recovered. Without a
-    topic: the runner failed to discover topics, or recovered.
+    """An event to report: a topic was added, removed, committed, failed or recovered. An event
+    without a topic: the runner failed to discover topics, or recovered.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class RunnerOptions:
     workers: int = 4
     once: bool = False
     stop_s: float = 30.0
-    """How long batches may continue after a request to stop."""
+    """How long batches may continue after a stop request."""
 
     discovery_s: float = 5.0
     """Time between two discoveries of the topics in the cluster."""
@@ -95,7 +95,7 @@ class _Turn:
 
 
 class TableRunner:
-    """Run the exports of a cluster. `stop` ends the run after the batches in progress."""
+    """Runs the exports of a cluster. `stop` ends the run after the batches in progress."""
 
     def __init__(
         self,
@@ -138,8 +138,8 @@ class TableRunner:
         self._done.put(None)
 
     def run(self) -> RunnerStatus:
-        """Run until `stop`; with `once`, until every table is complete or has failed. Return the
-        last status. Raise EngineLost, because no further batch can succeed in this process.
+        """Run until `stop`; with `once`, run until every table is complete or has failed. Return
+        the last status. Raise EngineLost, because no further batch can succeed in this process.
         """
         stop_at_s = float("inf")
         while True:
@@ -269,7 +269,7 @@ class TableRunner:
             self._exports[table] = turn.export
             if len(self._exports) > EXPORTS_KEPT_MAX:
                 del self._exports[next(iter(self._exports))]
-        self._update()  # so that the status includes what the events report
+        self._update()  # so that the status includes the reported events
         before = self._failing.pop(table.topic, "")
         if isinstance(result, Failed):
             self._failing[table.topic] = result.error
@@ -347,8 +347,8 @@ def _facts(status: RunnerStatus | None) -> list[tuple[object, ...]]:
 
 
 def _described(error: BaseException) -> str:
-    """Return the message of an error. Errors whose message contains a remedy are not logged in
-    addition.
+    """Return the message of an error. Errors whose message contains a remedy are not logged as
+    well.
     """
     if isinstance(error, StreamError | ObjectStoreError) and str(error):
         return str(error)

@@ -1,8 +1,8 @@
 """Decide when a runner exports each topic, and keep the state of its export.
 
-A topic whose table is complete is exported again after its interval, a topic with more records as
-soon as its turn comes, and a failed one after a growing pause. Pure: times and randomness are
-parameters.
+A topic whose table is complete is exported again after its interval, a topic with more records is
+exported as soon as it is its turn, and a failed topic after a pause that grows with each failure.
+Pure: times and randomness are parameters.
 """
 
 from collections.abc import Mapping
@@ -54,8 +54,8 @@ class _Topic:
     since_ms: int
     pauses: Backoff
     complete_s: float
-    """Up to when the table contains all records, or when the topic was found, on the monotonic
-    clock of this process.
+    """The time up to which the table contains all records, or the time when the topic was found, on
+    the monotonic clock of this process.
     """
 
     is_running: bool = False
@@ -88,8 +88,8 @@ class Schedule:
         now_ms: int,
         known: Mapping[str, TopicStatus],
     ) -> tuple[list[DeclaredTable], list[DeclaredTable]]:
-        """Update the declared tables. Return the added and the removed ones; a changed table is in
-        both lists. `known`: statuses of an earlier runner.
+        """Update the declared tables. Return the added and the removed tables; a changed table is
+        in both lists. `known`: statuses of an earlier runner.
         """
         changed = [topic for name, topic in self._topics.items() if tables.get(name) != topic.table]
         known = dict(known) | {topic.table.topic: _status(topic, now_s) for topic in changed}
@@ -104,7 +104,7 @@ class Schedule:
     def _new(
         self, table: DeclaredTable, now_s: float, now_ms: int, known: TopicStatus | None
     ) -> _Topic:
-        """Return a topic that is due. The lag of the same table continues."""
+        """Return a topic that is due. If its table is unchanged, its lag continues."""
         pauses = Backoff(PAUSE_MS_MIN, PAUSE_MS_MAX, self._rng)
         topic = _Topic(table, now_s, now_ms, pauses, now_s)
         is_same = known is not None and (known.topic_id, known.table, known.format) == (
@@ -120,7 +120,9 @@ class Schedule:
         return topic
 
     def due(self, now_s: float, free: int) -> list[DeclaredTable]:
-        """Start the turns of at most `free` topics, those that have been due longest first."""
+        """Start the turns of at most `free` topics, beginning with those that have been due
+        longest.
+        """
         waiting = sorted(
             (
                 topic
@@ -134,7 +136,7 @@ class Schedule:
         return [topic.table for topic in waiting]
 
     def next_due_s(self) -> float | None:
-        """Return when the next turn is due; None if there is none."""
+        """Return the time of the next turn, or None if there is none."""
         waiting = [topic.due_s for topic in self._topics.values() if not topic.is_running]
         return min(waiting, default=None)
 
@@ -180,7 +182,7 @@ class Schedule:
 
 def _status(topic: _Topic, now_s: float) -> TopicStatus:
     settings = topic.table.settings
-    lag_ms = round((now_s - topic.complete_s) * 1_000)  # independent of the wall clock
+    lag_ms = round((now_s - topic.complete_s) * 1_000)  # this is independent of the wall clock
     return TopicStatus(
         topic=topic.table.topic,
         topic_id=topic.table.topic_id,

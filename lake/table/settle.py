@@ -1,6 +1,6 @@
-"""Decide how to proceed after a commit that failed or whose outcome is unknown. Pure.
+"""Decide how to proceed after a commit has failed or its outcome is unknown. Pure.
 
-Files are committed only to a table with the offsets from which they were planned, so each batch is
+Files are committed only to a table with the offsets that they were planned from, so each batch is
 written once: if two runs compete, the second one reads the new offsets and deletes its files. A
 commit in progress requires its base version, so it succeeds before the next commit or never.
 """
@@ -20,15 +20,15 @@ class Verdict(Enum):
     """The commit did not happen. Commit the same files on top of the current table."""
 
     REPLAN = auto()
-    """The commit did not happen, and its files are wrong or late: delete them and plan again from
-    the table's offsets.
+    """The commit did not happen, and its files are wrong or too old: delete them and plan again
+    from the table's offsets.
     """
 
 
 def verdict(commit: Commit, found: TableState, live: Iterable[FileEntry] | None = None) -> Verdict:
-    """Decide based on the table as read after the failure. `live`: the files of the table, needed
-    if the commit removes some. If rows of these were deleted meanwhile, plan again, because they
-    are still in the rewritten files.
+    """Decide based on the state of the table after the failure. `live`: the files of the table,
+    needed if the commit removes some. If rows of the removed files were deleted in the meantime,
+    plan again, because these rows are still in the rewritten files.
     """
     if commit.commit_id in found.commit_ids:
         return Verdict.COMMITTED
@@ -42,7 +42,7 @@ def verdict(commit: Commit, found: TableState, live: Iterable[FileEntry] | None 
 
 
 def versions_of(files: Iterable[FileEntry]) -> set[tuple[str, frozenset[str]]]:
-    """Return the paths of files, each with those of the files that delete rows of it."""
+    """Return the paths of files, each with the paths of the files that delete rows of it."""
     return {(file.path, file.delete_paths) for file in files}
 
 
@@ -53,6 +53,6 @@ def rebased(commit: Commit, found: TableState) -> Commit:
 
 def rewrite_of(commit: Commit, found: TableState) -> Commit:
     """Return a rewrite on top of `found`. It keeps the current offsets, even if batches were added
-    meanwhile.
+    in the meantime.
     """
     return replace(commit, base=found, offsets=found.offsets, batch_id=found.batch_id)

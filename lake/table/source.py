@@ -1,8 +1,8 @@
-"""Read a topic for the export: only from the store, with new plans when objects have been deleted.
+"""Read a topic for the export, only from the store, and plan again if objects have been deleted.
 
 Invariant: the rows for an offset range do not depend on the objects that contain them. A range that
-cannot be read completely is an error. Only committed records are read. An object of this class only
-contains names, and can be pickled.
+cannot be read completely is an error. Only committed records are read. An object of this class
+contains only names and can be pickled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,11 +36,11 @@ class TopicSource:
 
     def plan(self, ranges: Sequence[OffsetRange], topic_id: str) -> list[Slice]:
         """Return slices from the current view, which may be newer than the bounds. Raise
-        TopicReplaced if the topic now has another id, because its offsets then belong to other
+        TopicReplaced if the topic now has a different id, because its offsets then refer to other
         records.
         """
         slices = self.cluster.plan(ranges)
-        # The topic is checked after planning: views only advance, so the plan is not newer than
+        # The topic is checked after planning. Views only advance, so the plan is not newer than
         # this manifest.
         found = [topic for topic in self.cluster.root().topics if topic.name == self.topic]
         if [str(topic.topic_id) for topic in found] != [topic_id]:
@@ -54,7 +54,8 @@ class TopicSource:
         on_unreadable: OnUnreadable = raise_unreadable,
     ) -> Iterator[RecordBatch]:
         """Yield the records of slices. Raise ReadError (damage), OffsetsLost, TopicReplaced (the
-        topic was deleted and created again meanwhile), or the errors raised by `on_unreadable`.
+        topic was deleted and created again in the meantime), or the errors raised by
+        `on_unreadable`.
         """
         return read_renewed(
             self.cluster, slices, columns, committed=True, on_unreadable=on_unreadable

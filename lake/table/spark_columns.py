@@ -1,7 +1,8 @@
 """Decode Spark columns of values whose schemas are in a registry.
 
-Invariant: executors look schemas up by id, with the settings of the driver or of their own
-environment. A value that cannot be decoded is an error, or a row that contains the reason.
+Invariant: executors look up schemas by id, with the settings of the driver or of their own
+environment. A value that cannot be decoded results in an error or in a row that contains the
+reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """Write batches of a topic to a table: read the table's offsets, plan, run tasks, commit.
 
 All state between batches is in the table, so a run may stop at any point, and several may run
-concurrently. Dead letters are committed first, with their own offsets. `--from latest` refers to
-the first run, whose commit stores where the table begins.
+concurrently. Dead letters are committed first, with their own offsets. `--from latest` applies to
+the first run, which commits the offsets where the table begins.
 """
 
 import time
@@ -58,8 +58,8 @@ from penstock.lake.table.values import RAW, ValueFormat
 _log = get_logger(__name__)
 
 REPLANS_MAX: Final = 20
-"""Maximum number of consecutive batches that another run committed first. The other run makes
-progress, so this one may stop.
+"""Maximum number of consecutive batches that another run may commit first. The other run makes
+progress, so this one may then stop.
 """
 AHEAD_READS: Final = 3
 AHEAD_READ_INTERVAL_S: Final = 2.0
@@ -71,8 +71,8 @@ class SyncOptions:
     value_format: ValueFormat = RAW
     upsert: bool = False
     partition_by: tuple[PartitionField, ...] | None = None
-    """Partition fields in addition to the Kafka partition of upserts. None: the fields of the
-    table, if it exists.
+    """Partition fields in addition to the Kafka partition of upserts. None to use the fields of an
+    existing table.
     """
 
     headers: bool = False
@@ -83,12 +83,14 @@ class SyncOptions:
     """How to handle records that cannot be read: raise, skip, or dead-letter."""
 
     batch_bytes: int = 1 << 30
-    """Approximate bytes of the log in one commit. Upserts keep the newest rows of a partition's
-    part in memory.
+    """Approximate size of the part of the log in one commit. Upserts keep the newest rows of each
+    partition's part in memory.
     """
 
     file_bytes: int = 256 << 20
-    """Approximate bytes of the log in one file, and the limit of its Parquet bytes."""
+    """Approximate size of the part of the log in one file, and the maximum Parquet size of the
+    file.
+    """
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, DEAD_LETTER)
@@ -108,7 +110,7 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The result of one batch, and the table's offsets after it."""
+    """The result of one batch, and the offsets of the table after the batch."""
 
     batch_id: int
     rows: int
@@ -128,12 +130,12 @@ class BatchReport:
 
 
 class _Overtaken(Exception):
-    """Another run committed first: plan again."""
+    """Another run has committed first, so plan again."""
 
 
 class TableSync:
-    """Export a topic to a table and its dead letters (`rejects`). `on_files` receives the number of
-    records of each finished task.
+    """Exports a topic to a table and its dead letters to `rejects`. `on_files` receives the number
+    of records of each finished task.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class TableSync:
         if not slices:
             return None
         if self._options.value_format.registry is not None:
-            self._refresh_schema()  # includes schemas of records written since the last batch
+            self._refresh_schema()  # this includes schemas of records written since the last batch
         base = self._prepare(base)
         known = self._prepare_rejects(topic_id, bounds)
         began_s = self._wall_s()
@@ -213,7 +215,7 @@ class TableSync:
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)
             raise _Overtaken
-        # Also of empty partitions, so that records lost before the next batch are noticed.
+        # Include empty partitions, so that records lost before the next batch are detected.
         starts = {partition: bound.start_offset for partition, bound in bounds.items()}
         offsets = end_offsets(starts | dict(base.offsets), slices)
         commit = self._commit_of(base, topic_id, results, offsets)
@@ -236,7 +238,7 @@ class TableSync:
         ahead = ""
         for number in range(AHEAD_READS):
             if number:
-                time.sleep(AHEAD_READ_INTERVAL_S)  # the store may be a replica that lags
+                time.sleep(AHEAD_READ_INTERVAL_S)  # the store may be a lagging replica
             topic_id, bounds = self._source.bounds()
             self._check_topic(table, state, topic_id)
             partitions = beyond_end(state.offsets, bounds)
@@ -255,7 +257,7 @@ class TableSync:
 
     def _prepare_rejects(self, topic_id: str, bounds: Mapping[int, Bounds]) -> TableState:
         known = self._rejects.state()
-        # Before anything is changed, because this may be the table of another topic.
+        # Check this before any change, because this may be the table of another topic.
         self._check_topic(self._rejects, known, topic_id)
         if beyond_end(known.offsets, bounds):
             self._bounds_of(self._rejects, known)
@@ -288,7 +290,7 @@ class TableSync:
         )
 
     def _masked(self, schema: Schema, partition_column: str) -> Schema:
-        """Return the masked schema. Raise InvalidTable for a mask that does not fit."""
+        """Return the masked schema. Raise InvalidTable for a mask that does not apply."""
         return self._options.masking.schema(
             schema, partition_column=partition_column, keyed=self._options.upsert
         )
@@ -337,8 +339,8 @@ class TableSync:
         )
 
     def _rejected(self, known: TableState, slices: list[Slice]) -> dict[int, set[int]]:
-        """Return the offsets of dead letters in these slices, by partition, that a run committed
-        before it ended without committing the rows. It may have used another schema.
+        """Return, by partition, the offsets of dead letters in these slices that were committed by
+        a run that ended without committing the rows. That run may have used a different schema.
         """
         starts: dict[int, int] = {}
         for part in slices:

@@ -1,7 +1,7 @@
 """The interface of tables for the export: state, files, and one conditional commit.
 
-Invariant: a commit is atomic, and only succeeds on top of its base version. Implementations never
-retry a commit: the next step depends on the offsets at that time (`settle`). Source:
+Invariant: a commit is atomic and succeeds only on top of its base version. Implementations never
+retry a commit, because the next step depends on the offsets at that time (`settle`). Source:
 docs/design/tables.md.
 """
 
@@ -25,8 +25,8 @@ from penstock.lake.table.pyarrow_untyped import Table
 
 
 class ExportTable(Protocol):
-    """One table, for one thread. Call `state` first: the other methods describe the table as of
-    that call.
+    """One table, for one thread. Call `state` first, because the other methods describe the table
+    as of that call.
     """
 
     @property
@@ -50,7 +50,7 @@ class ExportTable(Protocol):
 
     def prepare(self, schema: Schema) -> None:
         """Create the table, upgrade its layout, and add missing columns. Raise InvalidTable if a
-        column has another type, and InvalidSchema for a reserved name.
+        column has a different type, and InvalidSchema for a reserved name.
         """
         ...
 
@@ -59,7 +59,7 @@ class ExportTable(Protocol):
         ...
 
     def place(self) -> FilePlace:
-        """The location to which executors write. Call `prepare` first."""
+        """The location that executors write to. Call `prepare` first."""
         ...
 
     def commit(self, commit: Commit) -> None:
@@ -67,7 +67,7 @@ class ExportTable(Protocol):
         ...
 
     def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
-        """Remove replaced versions and unused files, also during exports and queries. An
+        """Remove replaced versions and unused files. This may run during exports and queries. An
         interrupted maintenance is continued by the next one. Raise TableError.
         """
         ...
@@ -90,7 +90,7 @@ APPEND: Final = "append"
 
 
 def mode_of(layout: Layout) -> str:
-    """Return the mode in the form that tables record."""
+    """Return the mode in the form that is stored in tables."""
     return UPSERT if layout.upsert else APPEND
 
 

@@ -22,22 +22,23 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.registry.settings import RegistrySettings
 
 COMPACT_EVERY: Final = 20
-"""Compaction runs after every batch whose number is a multiple of this, whichever process wrote
-it.
+"""Compaction runs after every batch whose number is a multiple of this, regardless of the process
+that wrote it.
 """
 
 MAINTAIN_S: Final = 86_400.0
 MAINTAIN_FIRST_S_MAX: Final = 3_600.0
-"""Maximum time before the first maintenance of a table by a process; later ones follow every
-`MAINTAIN_S`.
+"""Maximum time before the first maintenance of a table by a process; later ones follow at intervals
+of `MAINTAIN_S`.
 """
 
 _log = get_logger(__name__)
 
 
 class MaintenanceTurns:
-    """Decide which turns include maintenance: one table at a time, so that it delays at most one
-    export. The times are kept in memory, because nothing depends on them. Used by all threads.
+    """Decides which turns include maintenance: one table at a time, so that maintenance delays at
+    most one export. The times are kept only in memory, because correctness does not depend on them.
+    Used by all threads.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class MaintenanceTurns:
         self._running = ""
 
     def begin(self, table: str) -> bool:
-        """Return whether to maintain the table now; if so, call `end` afterwards."""
+        """Return whether to maintain the table now. If so, the caller must call `end` after
+        that.
+        """
         now_s = self._clock()
         with self._lock:
             first_s = now_s + self._rng.uniform(0, MAINTAIN_FIRST_S_MAX)
@@ -67,7 +70,7 @@ class MaintenanceTurns:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """Open the exports of declared tables. `options` apply to all of them; the configs of a topic
+    """Opens the exports of declared tables. `options` apply to all of them; the configs of a topic
     take precedence.
     """
 
@@ -141,7 +144,7 @@ class WarehouseExport:
         return self._table.settings.compacts and batch_id % self._compact_every == 0
 
     def _maintain(self) -> None:
-        """Expire snapshots and delete unused files, once a day. A failure is only logged, because
+        """Expire snapshots and delete unused files, once a day. Failures are only logged, because
         the next maintenance continues.
         """
         settings, name = self._table.settings, self._table.table
@@ -168,7 +171,7 @@ class WarehouseExport:
             self._maintenance.end()
 
     def _compact(self) -> None:
-        """Merge small files. A failure is only logged, because the next compaction merges the same
+        """Merge small files. Failures are only logged, because the next compaction merges the same
         files.
         """
         try:

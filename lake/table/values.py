@@ -2,7 +2,7 @@
 
 A value becomes a row or an error, which does not affect other values. All columns are nullable, so
 that a tombstone is a row of nulls, and a new field does not require a rewrite. Schemas are passed
-as bytes or by a function.
+as bytes or looked up by a function.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,9 +63,9 @@ class ValueFormat(NamedTuple):
         name: str = "",
         schema: bytes = b"",
     ) -> "ValueFormat":
-        """Return the format of values whose schemas are in a registry, given by its URL or its
-        properties. `message`: by default, the first message of the schema. `name` and `schema`: a
-        fixed schema for the columns. Raise RegistrySettingInvalid.
+        """Return the format of values whose schemas are in a registry, which is specified by its
+        URL or properties. `message`: by default, the first message of the schema. `name` and
+        `schema`: a fixed schema for the columns. Raise RegistrySettingInvalid.
         """
         if not isinstance(registry, RegistrySettings):
             found = given_registry(registry)
@@ -103,8 +103,8 @@ class RowDecoder(Protocol):
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any] | None:
-        """Decode one value, written with the schema of that id or GUID. Return None if it removes
-        the row. Raise one of `errors`, or RegistryError if the schema cannot be looked up.
+        """Decode one value, written with the schema of that id or GUID. Return None if the value
+        removes the row. Raise one of `errors`, or RegistryError if the schema cannot be looked up.
         """
         ...
 
@@ -192,8 +192,8 @@ class ValueDecoder:
     def _converted(
         decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]
     ) -> Array:
-        """Convert rows to Arrow. If Arrow cannot represent a value (a number beyond 64 bits), every
-        value is tried separately, and that row becomes an error.
+        """Convert rows to Arrow. If Arrow cannot represent a value (such as a number beyond 64
+        bits), all values are converted separately, and that row becomes an error.
         """
         try:
             return pa.array(rows, decoder.struct)

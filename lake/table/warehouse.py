@@ -1,7 +1,7 @@
 """Find tables: in a warehouse directory or bucket, and for Iceberg in a catalog.
 
 Invariant: both kinds of table have the same addresses: `file:DIR`, a directory, or a bucket URL as
-for the log (Iceberg: only S3). A file warehouse without a catalog uses a SQLite catalog in it;
+for the log (Iceberg: only S3). A file warehouse without a catalog uses an embedded SQLite catalog;
 other warehouses require a catalog. Source: pyiceberg's configuration.
 """
 
@@ -146,8 +146,8 @@ def qualified(name: str) -> str:
 
 
 def table_name_of(topic: str) -> str:
-    """Return a table name for a topic, without dots (they separate namespaces) or dashes (they need
-    quotes in SQL).
+    """Return a table name for a topic, without dots (which separate namespaces) or dashes (which
+    require quotes in SQL).
     """
     return topic.replace(".", "_").replace("-", "_")
 

@@ -1,5 +1,5 @@
-"""The schemas that values were written with, by the ids before the values. Must not do I/O: a
-function looks schemas up.
+"""The schemas that values were written with, by the ids that precede the values. There is no I/O,
+because a function looks up the schemas.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SchemaSource = bytes | StoredSchema
 """The content of a schema's file, or a schema of a registry."""
 
 FindSchema = Callable[[SchemaKey], SchemaSource]
-"""Returns the schema with an id or a GUID. Raises NotRegistered, or RegistryError if it cannot be
+"""Returns the schema with an id or a GUID. Raises NotRegistered, or RegistryError if this cannot be
 determined.
 """
 

@@ -1,7 +1,7 @@
 """Check the columns of a DataFrame like `format("kafka")`, with the same types and error messages.
 
-Invariant: other columns are ignored. A value is required, and a topic unless the option is set; the
-rest is optional. Source: Spark `KafkaWriter#validateQuery`.
+Invariant: other columns are ignored. The value is required, as is the topic unless the option is
+set; all other columns are optional. Source: Spark `KafkaWriter#validateQuery`.
 """
 
 from typing import Final

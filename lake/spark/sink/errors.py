@@ -1,14 +1,14 @@
 """Errors of jobs that write, except for invalid options.
 
-Must survive pickling: executors raise them, drivers show them.
+They must survive pickling, because executors raise them and drivers display them.
 """
 
 from penstock.base.errors import StreamError
 
 
 class WriteFailed(StreamError):
-    """A record was not acknowledged, or may not have been. `partition` is negative if none was
-    chosen yet.
+    """A record was not, or may not have been, acknowledged. `partition` is negative if none has
+    been chosen yet.
     """
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
@@ -23,8 +23,8 @@ class WriteFailed(StreamError):
 
 
 class ProducerFailed(StreamError):
-    """The producer cannot continue: for instance, it was fenced, or records were not acknowledged
-    in time.
+    """The producer cannot continue, for example because it was fenced or records were not
+    acknowledged in time.
     """
 
 
@@ -33,7 +33,7 @@ class TransactionFailed(StreamError):
 
 
 class InvalidRow(StreamError, ValueError):
-    """A row cannot become a record."""
+    """A row cannot be converted to a record."""
 
 
 class StaleWrite(StreamError):

@@ -1,5 +1,5 @@
-"""Parse the options of a write: the options of `format("kafka")`, with its checks and error texts,
-and the options for exactly-once writes.
+"""Parse the options of a write: the options of `format("kafka")`, with the same checks and error
+texts, and the options for exactly-once writes.
 
 Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
 `docs/reference/spark.md`.
@@ -40,7 +40,7 @@ class WriteOptions:
 
     delivery_timeout_ms: int
     max_block_ms: int
-    """How long `send` waits for room in a full buffer."""
+    """Maximum time that `send` waits for room in a full buffer."""
 
     exactly_once: bool
     store: str
@@ -57,8 +57,8 @@ class WriteOptions:
 def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
     """Parse the options. Raise InvalidOption.
 
-    Invariant: the result depends on the options alone; names are case-insensitive. Options of the
-    source are accepted, so that a job can use the same options for both.
+    Invariant: the result depends only on the options; names are case-insensitive. Options of the
+    source are also accepted, so that a job can use the same options for both.
     """
     given = {name.lower(): value for name, value in options.items()}
     if overwrite and not streaming:

@@ -25,13 +25,13 @@ _POLL_S: Final = 0.1
 
 
 class RecordProducer:
-    """`extra` settings override others, such as a transactional id. Raise InvalidOption for
-    settings that librdkafka does not have.
+    """Sends records. `extra`: settings that override others, such as a transactional id. Raise
+    InvalidOption for settings that librdkafka does not have.
 
     Invariants: `finish` returns only when every record passed to `send` is acknowledged. The first
     failure ends the work; its error contains topic, partition and reason. Memory is the producer's
     buffer (`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one
-    call into C, without a callback. Must be closed, because it has threads.
+    call into C, without a callback. The producer must be closed, because it has threads.
     """
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:
@@ -61,7 +61,7 @@ class RecordProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Drop records that are not acknowledged. After `finish` there are none."""
+        """Drop records that are not acknowledged. There are none after `finish`."""
         with suppress(KafkaException, SystemError):
             self.client.purge()
         with suppress(KafkaException, SystemError):
@@ -163,7 +163,7 @@ class RecordProducer:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of the client's exception, which another exception may wrap."""
+    """Return the message of the client's exception, which may be wrapped in another exception."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__

@@ -1,5 +1,5 @@
-"""Convert the rows of an Arrow batch to arguments of `Producer.produce`. Arrow's objects are Any to
-type checkers.
+"""Convert the rows of an Arrow batch to arguments of `Producer.produce`. Type checkers treat
+Arrow's objects as Any.
 
 Invariant: columns are checked and converted to lists as a whole. Invalid rows are found before any
 record of the batch is produced. Source: Spark `KafkaRowWriter#sendRow`, Kafka `ProducerRecord`.
@@ -62,8 +62,8 @@ def check_rows(batch: RecordBatch, topic: str | None) -> None:
 
 
 def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of Record as plain tuples, because there is one for every row. The rows were
-    checked; `topic`, the option, overrides the column.
+    """Yield the fields of Record as plain tuples, because there is one per row. The rows have
+    already been checked. The option `topic` overrides the column.
     """
     return zip(
         repeat(topic, batch.num_rows) if topic is not None else _column(batch, "topic").to_pylist(),
@@ -72,7 +72,7 @@ def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
         _numbers(_column(batch, "partition"), -1),
         _numbers(_milliseconds(_column(batch, "timestamp")), 0),
         _headers(_column(batch, "headers")),
-        strict=False,  # parts without a column repeat forever
+        strict=False,  # parts without a column are repeated endlessly
     )
 
 

@@ -1,8 +1,8 @@
 """Translate security settings (PEM files, logins, host name verification) from the names and values
 of Kafka's Java client to librdkafka.
 
-Invariant: a setting takes effect or causes an error. Java keystores (JKS), the default type, are
-not supported. Source: Kafka `SslConfigs`, KIP-651; librdkafka `CONFIGURATION.md`.
+Invariant: a setting either takes effect or causes an error. Java keystores (JKS), the default type,
+are not supported. Source: Kafka `SslConfigs`, KIP-651; librdkafka `CONFIGURATION.md`.
 """
 
 import re

@@ -15,7 +15,7 @@ _DEFAULTS: Final = {
     "acks": "all",
     "delivery.timeout.ms": "120000",
     "partitioner": "murmur2_random",
-    "queue.buffering.max.kbytes": "32768",  # buffer of a task; librdkafka's default is 1 GiB
+    "queue.buffering.max.kbytes": "32768",  # buffer size of a task; librdkafka's default is 1 GiB
     "client.id": "penstock-spark",
 }
 _RENAMED: Final = {
@@ -64,9 +64,9 @@ def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
     """Return librdkafka's settings for `kafka.*` options, given without that prefix. Raise
     InvalidOption.
 
-    Invariant: a setting takes effect, or causes an error or a warning. Names that both clients
-    share are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ
-    (partitioner, idempotence, buffer, delivery timeout), the Java client's apply.
+    Invariant: a setting either takes effect or causes an error or a warning. Names that both
+    clients share are passed unchanged, and librdkafka rejects unknown names. Where the defaults
+    differ (partitioner, idempotence, buffer, delivery timeout), those of the Java client apply.
     """
     _check(given)
     found = _DEFAULTS | security_settings(given)
@@ -112,8 +112,8 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _may_be_idempotent(settings: Mapping[str, str]) -> bool:
-    """Return whether these settings allow idempotence, as in the Java client; only used if they do
-    not set it.
+    """Return whether these settings allow idempotence, as in the Java client; used only if
+    idempotence is not set.
     """
     in_flight = settings.get(
         "max.in.flight.requests.per.connection", settings.get("max.in.flight", "5")

@@ -1,4 +1,4 @@
-"""Stage rows in the store until their transaction: Spark's tasks write them, and the driver
+"""Stage rows in the store until their transaction: Spark's tasks write the rows, and the driver
 produces them.
 
 Source: `docs/reference/formats.md` 11.
@@ -24,8 +24,8 @@ class Staging:
     rows.
 
     Invariants: only the message that a task returns to the driver contains its objects, so objects
-    of a failed attempt are never read. Objects are deleted when their batch is known to be
-    committed, and older ones with them. Memory: the rows of one object, never of a whole task.
+    of a failed attempt are never read. Objects are deleted, together with older ones, when their
+    batch is known to be committed. Memory: the rows of one object, never those of a whole task.
     """
 
     store_url: str
@@ -56,7 +56,7 @@ class Staging:
             background().run(self._delete(keys), _DEADLINE_S)
 
     def delete_through(self, batch_id: int) -> None:
-        """Delete this batch and all earlier ones, of any attempt."""
+        """Delete the objects of this batch and all earlier ones, from any attempt."""
         background().run(self._delete_through(batch_id), _DEADLINE_S)
 
     async def _put(self, key: str, body: memoryview) -> None:

@@ -19,8 +19,8 @@ from penstock.lake.spark.sink.producer import RecordProducer
 
 PREFIX: Final = "penstock-spark-"
 _MARKER_TOPIC: Final = "__consumer_offsets"
-"""Topic of the offset that serves as the marker. Any topic would do; this one always exists and is
-never deleted.
+"""Topic of the offset that serves as the marker. Any topic would work, but this one always exists
+and is never deleted.
 """
 
 _CONNECTION: Final = (
@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 
 class WriteId(NamedTuple):
     """The identity of a write: the `name` of a series of writes, an increasing `version`, and the
-    `owner` of the batch, empty if unknown.
+    `owner` of the batch, which is empty if unknown.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Transaction:
     the group is the name of the transaction, the offset is the batch number plus one, and the
     metadata is the owner of the batch. The order guarantees correctness: `init_transactions` fences
     all earlier attempts and ends their open transactions; only then is the marker read, and only
-    then does a transaction begin. Only the commit of this attempt can therefore add a missing
-    marker. Different kinds of writes must use different names.
+    then does a transaction begin. Therefore, a missing marker can only be added by the commit of
+    this attempt. Different kinds of writes must use different names.
     """
 
     options: WriteOptions
@@ -96,7 +96,7 @@ class Transaction:
         for every attempt.
 
         Raise InvalidRow, WriteFailed, ProducerFailed, TransactionFailed or StaleWrite. After an
-        error the outcome may be unknown; another attempt determines it.
+        error, the outcome may be unknown; another attempt determines it.
         """
         try:
             with RecordProducer(
@@ -166,8 +166,8 @@ class Transaction:
         raise AssertionError("the last attempt raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
-        """Abort the transaction, and return whether that succeeded. Otherwise the transaction ends
-        at its timeout, or when the next attempt fences this one. Raise TransactionFailed if another
+        """Abort the transaction, and return whether that succeeded. If not, the transaction ends at
+        its timeout, or when the next attempt fences this one. Raise TransactionFailed if another
         attempt fenced this one.
         """
         try:
@@ -206,7 +206,7 @@ class Transaction:
         self._retried("the commit", producer.client.commit_transaction)
 
     def _retried(self, what: str, call: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the client's call gives
-        """Retry a call until it succeeds, fails permanently, or the delivery timeout is over.
+        """Retry a call until it succeeds, fails permanently, or the delivery timeout has passed.
         librdkafka resumes the same operation.
         """
         deadline_s = time.monotonic() + self.options.delivery_timeout_ms / 1_000

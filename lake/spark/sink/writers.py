@@ -29,7 +29,7 @@ from penstock.objectstore.url import parse_store_url
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 else:
-    # Spark 4.0 passes record batches to subclasses of the batch writer only.
+    # Spark 4.0 passes record batches only to subclasses of the batch writer.
     class DataSourceStreamArrowWriter(datasource.DataSourceStreamWriter, DataSourceArrowWriter): ...
 
 
@@ -67,9 +67,9 @@ def _checked(
 
 
 # Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
-# once, because a repeated task repeats its records. With it, tasks only stage rows, and the driver
-# writes the whole batch in one transaction before Spark completes the micro-batch. Spark pickles
-# these objects and creates new ones for every micro-batch, so they have no state.
+# once, because a repeated task repeats its records. With `exactlyOnce`, tasks only stage rows, and
+# the driver writes the whole batch in one transaction before Spark completes the micro-batch. Spark
+# pickles these objects and creates new ones for every micro-batch, so they have no state.
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = _checked(options, schema, streaming=False, overwrite=overwrite)
@@ -163,7 +163,7 @@ def _write(
 
 
 def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: int) -> None:
-    """Commit a batch. Does nothing for a batch without rows."""
+    """Commit a batch. A batch without rows is ignored."""
     if transaction.options.exactly_once and done.keys:
         wrote = transaction.commit(lambda: staging.read(done.keys))
         try:
@@ -176,8 +176,9 @@ def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: i
 
 
 def _forget(staging: Staging, done: _Done) -> None:
-    """Delete staged rows. Log a failure instead of raising it, because Spark already has an error
-    to show."""
+    """Delete staged rows. Log a failure instead of raising it, because Spark already reports
+    another error.
+    """
     try:
         staging.delete(done.keys)
     except (ObjectStoreError, TimeoutError) as error:
