@@ -2,8 +2,7 @@
 
 wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
 
-Documentation, `--help`, the JSON schema, DescribeConfigs and validation are derived from these
-annotations.
+Documentation, `--help`, the JSON schema, DescribeConfigs and validation are derived from them.
 """
 
 import ast

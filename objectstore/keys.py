@@ -1,9 +1,8 @@
 """Check keys by the same rules for every backend.
 
-Invariant: S3, MinIO and a directory can store a valid key, and a key cannot refer to a file outside
-of the directory. The rules are stricter than those of S3: some HTTP proxies rewrite `.` and `..`
-segments, and XML cannot contain control characters. Sorting `str` by code point results in the
-order of UTF-8 bytes.
+Invariant: S3, MinIO and a directory can store a valid key, which cannot refer to a file outside of
+the directory. The rules are stricter than in S3: some HTTP proxies rewrite `.` and `..` segments,
+and XML cannot contain control characters. Sorting `str` by code point sorts by UTF-8 bytes.
 """
 
 import re

@@ -86,9 +86,8 @@ def scan(
     """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
     contacted.
 
-    The offsets are fixed by this call, so later records are not in the scan. The data is read
-    during iteration. Cost: one or two GETs for the manifest and one for each live WAL, and more
-    only for timestamps.
+    This call fixes the offsets, so later records are not in the scan; iteration reads the data.
+    Cost: one or two GETs for the manifest and one per live WAL; more only for timestamps.
 
     Args:
         store_url: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
@@ -105,8 +104,7 @@ def scan(
         until: Skip records with this or a newer timestamp, anywhere in the log.
         snapshot: Read the topic as of this snapshot.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
-        on_error: How to handle unreadable records: `raise`, or `skip` them and list them in
-            `Scan.unreadable`.
+        on_error: For unreadable records: `raise`, or `skip` and list them in `Scan.unreadable`.
         cluster_id: The cluster; required only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
         wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
@@ -117,14 +115,12 @@ def scan(
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: The partition does not exist; new topics and snapshots are visible after
-            about 1 s.
+        UnknownPartition: The partition does not exist; new topics are visible after about 1 s.
         OffsetsLost: `start` is below the log start of a partition.
         OffsetsMissing: `end` is after the end of a partition.
         ManifestNotFound: The store contains no such cluster.
         SeveralClusters: The store contains several clusters and `cluster_id` is empty.
-        WalStoreRequired, WalStoreWrong: `wal_store` is empty or is not the WAL store of the
-            cluster.
+        WalStoreRequired, WalStoreWrong: `wal_store` is empty, or not the cluster's WAL store.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:

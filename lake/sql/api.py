@@ -36,11 +36,9 @@ def sql(
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
     Topics are tables. Fields of JSON values, `_partition`, `_offset`, `_timestamp` and `_key` are
-    columns, and so are `_headers` and `_value` if mentioned. Only committed records are read, and
-    no files.
+    columns, as are `_headers` and `_value` if mentioned. Only committed records are read, no files.
 
-    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a separate
-    process.
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a separate process.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
@@ -49,12 +47,10 @@ def sql(
         as_of: Read all topics up to their first record that is not older than this time.
         snapshot: Read all topics from this snapshot.
         strict: Fail if a value does not fit its column, instead of returning NULL and a warning.
-        on_error: How to handle unreadable records: `raise` a ReadError, or `skip` them with a
-            warning.
+        on_error: For unreadable records: `raise` a ReadError, or `skip` them with a warning.
         max_rows: Maximum number of rows; `SqlResult.is_truncated` shows whether there were more.
         max_seconds: Stop after this time, measured from the call.
-        max_bytes: Maximum size of the rows, as counted by Arrow; it is an error if the first rows
-            are larger.
+        max_bytes: Maximum size of the rows in Arrow; an error if the first rows are larger.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
         memory_limit: Memory of DuckDB, such as `2GB`; the process may use 512 MiB more.

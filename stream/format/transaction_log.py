@@ -1,6 +1,5 @@
-"""Encode and decode the transaction events in a partition's txn stream, which are used by its next
-leader and by readers of the store. Kafka's `TransactionIndex` does not support readers without a
-broker.
+"""Encode and decode the transaction events in a partition's txn stream, for its next leader and for
+readers of the store. Kafka's `TransactionIndex` requires a broker.
 
 **Offsets in the txn stream equal offsets in the data stream**, so that a search from a data offset
 does not need an index.
