@@ -4,5 +4,5 @@ import os
 
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.deploy: the folder deploy is not a top-level package")
-if os.path.islink(__path__[0]):  # in a checkout: tools then report the paths that are edited
+if os.path.islink(__path__[0]):  # in a checkout, tools then report real paths
     __path__ = [os.path.realpath(__path__[0])]

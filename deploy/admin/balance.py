@@ -1,6 +1,6 @@
 """Request proposed moves from the controller, and start them.
 
-Invariant: a proposal changes nothing. Must not import gRPC before it is needed.
+Invariant: a proposal changes nothing. gRPC is imported only when it is needed.
 """
 
 import asyncio

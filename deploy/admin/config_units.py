@@ -6,12 +6,12 @@ from penstock.base.settings import Kind, Setting, SettingInvalid, parse, without
 from penstock.deploy.errors import UsageError
 
 _KINDS: Final = {"ms": Kind.DURATION, "bytes": Kind.BYTES}
-"""By the last word of a name."""
+"""Setting types by the last word of a name."""
 
 
 def number_of(name: str, text: str) -> str:
     """Return the value without its unit: in milliseconds or bytes if the name ends with `.ms` or
-    `.bytes`; others are not changed. Raises UsageError with the allowed units.
+    `.bytes`; other values are returned unchanged. Raises UsageError with the allowed units.
     """
     kind = _KINDS.get(name.rpartition(".")[2])
     if kind is not None and text:

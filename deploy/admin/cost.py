@@ -2,7 +2,8 @@
 
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
 manifest), transfer to other regions and the internet, and objects that wait for deletion. Brokers
-report the requests to both stores together, so there is no price if those of the WAL store differ.
+report the total requests to both stores, so requests have no price if the prices of the WAL store
+differ.
 """
 
 import re
@@ -22,7 +23,7 @@ _GB: Final = 1_000_000_000
 class Prices:
     """USD per 1,000 requests, and per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
     HEAD. source: storage class and region of the price list. price_list: its name in PRICES; empty
-    for given prices, which apply to any store.
+    for user-defined prices, which apply to any store.
     """
 
     put_usd_per_1000: float = 0.005
@@ -56,14 +57,14 @@ _EXPRESS: Final = re.compile(r"s3://[^/?#]+--x-s3(?:[/?#]|$)")
 
 
 def prices_of(store_url: str) -> Prices:
-    """Return the list prices of the cloud that hosts the store; S3 prices for other stores."""
+    """Return the list prices of the cloud that hosts the store, or S3 prices for other stores."""
     scheme = store_url.partition(":")[0] or "s3"
     return PRICES.get(scheme, Prices(price_list=scheme))
 
 
 def differently_priced(wal_store_urls: Iterable[str], prices: Prices) -> str:
-    """Return the first WAL store to which these prices do not apply, or an empty string. S3 Express
-    One Zone has other prices per request, and also a price per GB; directories have none.
+    """Return the first WAL store that these prices do not apply to, or an empty string. S3 Express
+    One Zone has different prices per request, and also a price per GB; directories have no prices.
     """
     return next(
         (
@@ -79,7 +80,8 @@ def differently_priced(wal_store_urls: Iterable[str], prices: Prices) -> str:
 @dataclass(frozen=True, slots=True)
 class StoreCost:
     """Estimated cost. requests: of all brokers that report, or None. usd_month: at the current
-    rate. unpriced: the WAL store because of which requests have no price, or an empty string.
+    rate. unpriced: the WAL store whose requests make the total impossible to price, or an empty
+    string.
     """
 
     requests: StoreRequests | None

@@ -1,6 +1,6 @@
 """Create, find and restore snapshots of topics.
 
-Invariant: all state is in the cluster, none on this machine. Must not print.
+Invariant: all state is in the cluster, none on this machine. Nothing is printed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ from penstock.stream.format.manifest.model import in_snapshot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotView:
-    """A snapshot. created: an ISO time in UTC. size_bytes: size of its records in objects,
-    including shared ones.
+    """A snapshot. created: an ISO time in UTC. size_bytes: size of the snapshot's records in
+    objects, including shared objects.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RestoredView:
 
 
 def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[FrozenTopicInfo]:
-    """Create a snapshot of topics; without names, of all except internal ones. Raise
+    """Create a snapshot of topics; without names, of all topics except internal ones. Raise
     KafkaFailed.
     """
     if not name:  # without a name, topics would be forked to themselves
@@ -173,7 +173,9 @@ def restore(
 def _reset_groups(
     kafka: Kafka, topic: str, groups: Mapping[str, Mapping[int, int]]
 ) -> tuple[int, list[str]]:
-    """Return the number of groups whose offsets were set, and the reasons why others were not."""
+    """Return the number of groups whose offsets were set, and the reasons why those of other groups
+    were not.
+    """
     problems: list[str] = []
     for group, offsets in groups.items():
         try:

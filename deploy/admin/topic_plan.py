@@ -1,8 +1,8 @@
 """Plan the changes that make the topics of a cluster match a file: topics to create, partitions to
 add, configs to set.
 
-Invariants: pure. A plan deletes nothing: neither topics, nor partitions, nor configs that are
-missing from the file. Applying a file twice changes nothing the second time.
+Invariants: pure. A plan never deletes topics, partitions or configs that are missing from the file.
+Applying a file twice changes nothing the second time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,9 @@ from penstock.deploy.output import counted
 
 
 class WantedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic of the file. partitions: -1 for the cluster's default, and no change if it exists."""
+    """A topic of the file. partitions: -1 for the cluster's default, or for no change if the topic
+    exists.
+    """
 
     name: str
     partitions: int = -1
@@ -81,7 +83,7 @@ def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
 
 
 def plan(wanted: Sequence[WantedTopic], found: Mapping[str, FoundTopic]) -> list[ChangedTopic]:
-    """Return the changes in the order of the file. Raises UsageError, before anything changes, if
+    """Return the changes in the order of the file. Raises UsageError, before any change is made, if
     one of them is impossible.
     """
     changes: list[ChangedTopic] = []

@@ -1,7 +1,7 @@
 """Request the sizes of partitions in the object store from their leaders.
 
-Invariant: sizes that no broker reports are None, never zero. Apache Kafka brokers report bytes
-only.
+Invariant: sizes that no broker reports are None, never zero. Apache Kafka brokers report only
+bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ def topic_sizes(
     addresses: Mapping[int, str], topics: Sequence[TopicView], prices: Prices
 ) -> list[TopicSizeView]:
     """Return the sizes of topics; one request to each broker that leads one of their partitions.
-    addresses: of brokers, as HOST:PORT by node id.
+    addresses: addresses of brokers, as HOST:PORT by node id.
 
     Raises KafkaFailed.
     """
@@ -138,7 +138,7 @@ def _known(value: int) -> int | None:
 
 
 def total(sizes: Sequence[SizeView]) -> SizeView:
-    """Return the sum of sizes; a field is None if it is unknown for any of them."""
+    """Return the sum of sizes. A field is None if it is unknown for any of them."""
 
     def counted(value: Callable[[SizeView], int | None]) -> int | None:
         return _sum([value(size) for size in sizes], 0)

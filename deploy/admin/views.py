@@ -1,7 +1,7 @@
 """Extract views for commands from a metadata image.
 
-Invariant: pure; the result does not refer to the image. Field names are keys of `--json`, on which
-scripts rely.
+Invariant: pure; the result does not refer to the image. Field names are keys of `--json` output,
+which scripts rely on.
 """
 
 from collections.abc import Mapping
@@ -49,9 +49,10 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One broker. session: None if it has none or there is no active controller. note: why the
-    balancer excludes it. bytes_*_s, requests_s, append_*_ms, store: its last report; None without
-    one, and append_*_ms also without appends. version: empty if it never reported one.
+    """One broker. session: None if it has none or there is no active controller. note: the reason
+    why the balancer excludes it. bytes_*_s, requests_s, append_*_ms, store: its last report; None
+    without a report, and append_*_ms also without appends. version: empty if the broker has never
+    reported one.
     """
 
     node_id: int
@@ -116,7 +117,7 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
 def view_cluster(
     image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]
 ) -> ClusterView:
-    """Return nodes and WALs. loads: the reported loads; some brokers may be missing."""
+    """Return nodes and WALs. loads: the reported loads, which may lack some brokers."""
     nodes = [
         _node(image, node, loads.get(node.node_id))
         for node in sorted(image.nodes, key=lambda node: node.node_id)

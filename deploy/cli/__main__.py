@@ -11,7 +11,7 @@ _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
     "controller": "controller",
 }
 COMPLETE: Final = "_PENSTOCK_COMPLETE"
-"""Set by the scripts of `penstock completion`."""
+"""Environment variable set by the scripts of `penstock completion`."""
 _INTERRUPTED: Final = 130
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -66,32 +66,33 @@ def main() -> None:
 
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that is closed, as after `>&-`. Otherwise, a
-    file or socket would get its number, and receive what is printed.
+    file or socket would be assigned its number and receive the printed output.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            os.open(os.devnull, os.O_RDWR)  # this is assigned the lowest free number
             setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
 def _output_failed(error: OSError) -> NoReturn:
-    """End the process if its reader has ended, or if the disk is full; raise other errors."""
+    """End the process if the reader of its output has ended or the disk is full. Raise other
+    errors.
+    """
     from penstock.deploy.errors import print_error
 
     if error.errno in _FULL:
         print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
     elif not isinstance(error, BrokenPipeError):
         raise error
-    sys.stderr.close()  # Python would report the output that is left
+    sys.stderr.close()  # otherwise, Python would report the remaining output
     sys.exit(1)
 
 
 def _leave(code: object) -> None:
     """End the process without Python's finalization, which takes 0.1 s once DuckDB and Arrow are
-    loaded. Return instead if Python has to report something: an output error, or an exit code that
-    is a string.
+    loaded. Return normally if Python must report an output error, or an exit code that is a string.
     """
     if not isinstance(code, int):
         return
@@ -105,7 +106,7 @@ def _leave(code: object) -> None:
 
 
 def _is_command(arguments: list[str]) -> bool:
-    """Return True for `penstock controller recover`: a node has only flags."""
+    """Return True for `penstock controller recover`, because a node has only flags."""
     return bool(arguments) and sys.argv[1] == "controller" and not arguments[0].startswith("-")
 
 

@@ -14,7 +14,9 @@ from penstock.deploy.cli.lazy import LazyCommands
 
 _WITHOUT_PROFILE = frozenset({"dev", "demo", "profile", "completion"})
 _WITHOUT_WAIT = frozenset({"dev", "console", "top", "doctor", "broker", "controller", "completion"})
-"""Commands that do not wait for restarting brokers, because they run nodes or show their state."""
+"""Commands that do not wait for restarting brokers, because they run nodes or display their
+state.
+"""
 
 
 class _Commands(LazyCommands):

@@ -97,12 +97,12 @@ def compact(
     key_map_mib: KeyMapMib = 128,
     output: Output = Format.TABLE,
 ) -> None:
-    """Rewrite the small objects of a topic into large ones. Offsets and records stay the same;
+    """Rewrite the small objects of a topic into large ones. Offsets and records do not change, and
     clients are not affected.
 
-    With --by-key, compact the log as brokers do: keep only the newest record of each key.
+    With --by-key, compact the log like brokers: keep only the newest record of each key.
 
-    It can run at any time, concurrently with other runs, and again after it was killed.
+    The command can run at any time, concurrently with other runs, and again after being killed.
 
     For example: penstock compact orders --dry-run
     """

@@ -78,11 +78,11 @@ class ByKeyJob(NamedTuple):
     limits: ByKeyLimits
 
 
-# Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
-# which coordinators compact. Until the work starts, only modules needed to parse arguments are
-# imported.
+# Invariant: nothing is changed if `cleanup.policy` does not contain compact, or for internal
+# topics, which coordinators compact. Until the work starts, only modules needed to parse arguments
+# are imported.
 class ControllerCleaner(ControllerRewrites):
-    """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC API."""
+    """Implements `lake.cleaning.run.PassMetadata` with the controller's gRPC API."""
 
     def __init__(
         self, client: ControllerClient, follower: MetadataFollower, store: ObjectStore
@@ -92,8 +92,8 @@ class ControllerCleaner(ControllerRewrites):
         self._store = store
 
     async def checkpoints(self, topic: str) -> Mapping[StreamId, Checkpoint]:
-        """Return the committed checkpoints by data stream. Needs one or two GETs
-        for each partition. Raises ObjectStoreError, ObjectCorrupt.
+        """Return the committed checkpoints by data stream. This takes one or two GETs per
+        partition. Raises ObjectStoreError, ObjectCorrupt.
         """
         return await read_checkpoints(self._follower.image, self._store, topic)
 
@@ -173,7 +173,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
 
 
 def plan_by_key(job: ByKeyJob) -> list[PassPlan]:
-    """Return the logs that a run would compact now. Changes nothing. Raises the errors of
+    """Return the logs that a run would compact now, without changing anything. Raises the errors of
     `compact_by_key`.
     """
     return _run(job, TopicCleaner.plan)
@@ -221,8 +221,8 @@ def _run(
 
 
 async def _until_published(view: ClusterView, follower: MetadataFollower, topic: str) -> None:
-    """Wait until the manifest has the topic: it follows the controllers by `manifest.interval.ms`,
-    1 s by default. Raises UnknownPartition, ExpectedError.
+    """Wait until the manifest contains the topic. The manifest lags behind the controllers by
+    `manifest.interval.ms`, 1 s by default. Raises UnknownPartition, ExpectedError.
     """
     deadline = asyncio.get_running_loop().time() + PUBLISH_S
     while True:

@@ -38,7 +38,7 @@ _TIMEOUT_S = 30.0
 # Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
 # response, is an error. Until the work starts, only modules needed to parse arguments are imported.
 class ControllerRewrites:
-    """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC API."""
+    """Implements `lake.rewrite.run.RewriteMetadata` with the controller's gRPC API."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client
@@ -65,9 +65,9 @@ class ControllerRewrites:
         is_ordered: bool = False,
         tombstones_kept_ms: int | None = None,
     ) -> list[str]:
-        """Commit exchanges and return a conflict or "" for each. is_ordered: reject every exchange
-        after a conflict. tombstones_kept_ms: as in `CommitObjects`. Raises NoController,
-        ExpectedError.
+        """Commit exchanges and return a conflict or "" for each. is_ordered: whether to reject
+        every exchange after a conflict. tombstones_kept_ms: as in `CommitObjects`. Raises
+        NoController, ExpectedError.
         """
         request = CommitRewrite(
             stream_id=stream_id,
@@ -91,7 +91,7 @@ class ControllerRewrites:
 
 class Target(NamedTuple):
     """The topic to rewrite and its cluster. cluster_id: empty if the store contains only one
-    cluster. wal_store_url: empty if WALs are in the store.
+    cluster. wal_store_url: empty if the WALs are in the main store.
     """
 
     store_url: str

@@ -2,7 +2,7 @@
 
 Invariant: a completion returns within DEADLINE_S plus the start of Python, prints only names, and
 is empty after any failure. Names are cached for CACHE_S in the user's cache directory, by broker
-address, user and kind of name.
+address, user and type of name.
 """
 
 import os
@@ -16,7 +16,7 @@ import typer
 DEADLINE_S: Final = 1.0
 CACHE_S: Final = 10.0
 NAMES_MAX: Final = 10_000
-"""Maximum number of cached names; shells do not show more."""
+"""Maximum number of cached names, because shells do not display more."""
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -126,8 +126,8 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
 
 
 def _within_deadline(send_request: Callable[[], list[str]]) -> list[str]:
-    """Return the result of a call in a thread. Raises TimeoutError; the thread then ends with the
-    process.
+    """Return the result of a call in a thread. Raises TimeoutError, in which case the thread ends
+    with the process.
     """
     from contextvars import copy_context
     from queue import Empty, SimpleQueue

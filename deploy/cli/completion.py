@@ -43,7 +43,7 @@ def completion(
 ) -> None:
     """Print the script that completes commands, options, and names of topics, groups and configs.
 
-    Names come from the cluster, within 1 s, and are cached for 10 s.
+    Names are requested from the cluster, with a timeout of 1 s, and cached for 10 s.
 
     For example, in ~/.bashrc: source <(penstock completion bash)
 

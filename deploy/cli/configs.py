@@ -188,7 +188,7 @@ def alter(
     named = resource.only()
     is_shown = dry_run or output is not Format.TABLE
     found = configs.describe(bootstrap, named) if is_shown or deleted else []
-    # Brokers accept the deletion of any name, so a typo would look like a change.
+    # Brokers accept the deletion of any config name, so a typo would look like a change.
     if unset := sorted(set(deleted or ()) - configs.set_names(found, named)):
         raise UsageError(
             f"--delete {unset[0]}: it is not set; `penstock configs describe` lists the "

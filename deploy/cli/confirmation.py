@@ -9,8 +9,8 @@ from penstock.deploy.errors import UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Exit if the user declines. yes: do not ask. Raises UsageError if standard input is not a
-    terminal.
+    """Exit if the user declines. yes: whether to skip the question. Raises UsageError if standard
+    input is not a terminal.
     """
     if not yes and not confirmed(question):
         raise typer.Abort

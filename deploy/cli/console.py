@@ -129,7 +129,7 @@ def console(
     from penstock.deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
-    # Addresses in options are not mixed with addresses of a profile or state file.
+    # Addresses in options are never combined with addresses in a profile or state file.
     path = Path(cluster.state_file) if cluster.state_file else None
     state = None if cluster.bootstrap else dev_cluster(path)
     used = Profile() if cluster.bootstrap or path else current_profile().profile
@@ -186,8 +186,8 @@ def _wal_store_of(state: "ClusterState | None", store: str) -> str:
 def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:
     """Use the security settings in the state file of the local cluster, unless others are given.
 
-    has_controller: whether the address of controllers was given, which then do not belong to the
-    local cluster.
+    has_controller: whether controller addresses were given, in which case the controllers do not
+    belong to the local cluster.
     """
     from penstock.deploy.clients.controllers import use_tls
     from penstock.deploy.clients.security import current_security, use_file

@@ -1,4 +1,4 @@
-"""Print the records of a snapshot for `penstock consume`; they are read from the store, because no
+"""Print the records of a snapshot for `penstock consume`. They are read from the store, because no
 broker serves them.
 """
 

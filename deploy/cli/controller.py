@@ -13,7 +13,7 @@ app = typer.Typer(
 
 @app.callback()
 def controller() -> None:
-    """Make typer treat `recover` as a subcommand although there is only one."""
+    """Make typer treat `recover` as a subcommand although it is the only one."""
 
 
 app.command("recover")(controller_recover.recover)

@@ -1,4 +1,4 @@
-"""Run `penstock demo`: write real data, kill every broker, and check everything read back."""
+"""Run `penstock demo`: write real data, kill every broker, and verify all data read back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,12 +39,12 @@ def demo(
         ),
     ] = "moto",
 ) -> None:
-    """Write the flights of 2013 through two brokers into S3, kill both with SIGKILL, and compare
-    everything read back from new brokers.
+    """Write the flights of 2013 to S3 through two brokers, kill both with SIGKILL, and verify the
+    records read back from new brokers.
 
     Starts its own cluster on free ports and stops it again. With --spark, Spark computes the
     average delay of each carrier from the bucket while no broker is running; with --master, on a
-    Spark cluster. The last line is `demo: OK N records` if all records came back.
+    Spark cluster. The last line is `demo: OK N records` if all records were read back.
 
     For example: penstock demo
     """

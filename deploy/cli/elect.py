@@ -29,7 +29,7 @@ def elect(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Elect preferred leaders: the first broker of each replica list.
+    """Elect the preferred leaders: the first broker in each replica list.
 
     For example: penstock elect --preferred
     """

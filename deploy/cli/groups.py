@@ -80,7 +80,7 @@ def list_(
     """List the groups of all types with their states and lags.
 
     Lag is the number of offsets between the committed offsets of a group and the ends of the logs;
-    `-` if a broker that must be queried does not respond, or the group has committed no offsets.
+    it is `-` if a required broker does not respond or the group has no committed offsets.
 
     For example: penstock groups list --type share --output json
     """
@@ -277,7 +277,7 @@ def delete_offsets(
 
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
-    """Return the group, or an empty one if it does not exist."""
+    """Return the group, or an empty group if it does not exist."""
     from penstock.deploy.admin.groups.admin import found_group, listed_groups
     from penstock.deploy.admin.groups.views import GroupType, ListedGroup
 

@@ -8,8 +8,8 @@ from penstock.deploy.errors import print_error
 
 
 def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
-    """Exit with code 1 if there are problems. problems: by broker. missing: a description of the
-    missing output.
+    """Exit with code 1 if there are problems. problems: problems by broker. missing: a description
+    of the missing output.
     """
     for problem in problems.values():
         print_error(f"{problem}; {missing}")

@@ -10,8 +10,8 @@ from penstock.deploy.errors import UsageError
 
 @contextmanager
 def one_line_errors(extra: str) -> Generator[None, None, None]:
-    """Raise ExpectedError, which prints one line, for errors that a user can act on.
-    extra: the extra of the base install whose packages the command needs.
+    """Raise ExpectedError, which prints one line, for errors that a user can act on. extra: the
+    extra whose packages the command requires.
     """
     try:
         from penstock.base.errors import StreamError

@@ -23,7 +23,7 @@ _TAKE_BYTES: Final = {
     "produce": frozenset({"key", "value", "headers", "key_separator"}),
     "consume": frozenset({"key"}),
 }
-"""Parameters that need not be UTF-8, by command, because they are parts of records."""
+"""Parameters, by command, that do not have to be UTF-8, because they are parts of records."""
 _PATHS: Final = frozenset({"path", "file", "directory"})
 """Click's names for path types."""
 OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
@@ -50,7 +50,7 @@ class Group(TyperGroup):
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
-        """Suggest `configs` for subcommands that `config` does not have."""
+        """Suggest `configs` for subcommands that do not exist in `config`."""
         if ctx.info_name == "config" and args[0] in {"describe", "alter", "list"}:
             ctx.fail(
                 f"`config` shows settings of nodes. Did you mean `penstock configs {args[0]}`?"
@@ -107,7 +107,7 @@ class LazyCommands(TyperGroup):
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
-        """Suggest a similar command; Typer only suggests loaded ones."""
+        """Suggest a similar command, because Typer suggests only loaded ones."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             near = ", ".join(repr(each) for each in get_close_matches(name, self._names()))
@@ -214,5 +214,7 @@ def completion_module() -> Any:  # noqa: ANN401 - Typer declares no export of it
 
 
 def commands_of(group: Any) -> dict[str, Any]:  # noqa: ANN401 - click's group
-    """Return the commands of a group by name; loads them all. For documentation and tests."""
+    """Return the commands of a group by name, after loading all of them. For documentation and
+    tests.
+    """
     return {name: group.get_command(None, name) for name in group.list_commands(None)}

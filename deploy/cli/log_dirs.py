@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.callback()
 def log_dirs() -> None:
-    """Make typer treat `describe` as a subcommand although there is only one."""
+    """Make typer treat `describe` as a subcommand although it is the only one."""
 
 
 @app.command("describe")
@@ -39,7 +39,8 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the log directories of brokers: here the store, the same for all of them.
+    """Show the log directories of brokers. The only log directory is the store, which all brokers
+    share.
 
     Each broker reports the partitions that it leads. `penstock topics describe --size` adds objects
     and cost.

@@ -176,7 +176,7 @@ def finish(
     """Finish a mirror, so that clients can move to the target. Stop the producers of the source
     first.
 
-    The command copies the remaining records, sets the offsets of groups a last time, and allows
+    The command copies the remaining records, sets the offsets of groups one last time, and allows
     producers to write to the target. A running `penstock mirror` then exits.
 
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
@@ -249,8 +249,8 @@ def _session(
 
 @contextmanager
 def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]":
-    """Yield a function that prints a view: a live table on a terminal, otherwise lines; nothing for
-    None.
+    """Yield a function that prints a view as a live table on a terminal, otherwise as lines. It
+    prints nothing for None.
     """
     if output is None:
         yield lambda _: None

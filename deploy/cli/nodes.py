@@ -40,8 +40,8 @@ def nodes(
     state_file: StateFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the brokers: epoch, last heartbeat, address, leaders, load, why the balancer excludes
-    them, and WALs that wait for recovery.
+    """Show the brokers: epoch, last heartbeat, address, leaders, load, reason for exclusion by the
+    balancer, and WALs that wait for recovery.
 
     For example: penstock nodes --output json
     """
@@ -52,7 +52,7 @@ def nodes(
     from penstock.deploy.clients.metadata import find_controller, read_metadata
 
     address = find_controller(controller, state_file, os.environ)
-    # Any controller can return the metadata, but only the leader has the loads.
+    # Any controller can return the metadata, but only the leader can return the loads.
     image = read_metadata(address, lambda image: image)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
@@ -95,8 +95,8 @@ def unregister(
 ) -> None:
     """Remove the registration of a dead broker that will not start again.
 
-    Rejected while the broker is alive, its WAL is not recovered, or a move involves it. No record
-    is lost: its WAL objects are kept as long as partitions reference them.
+    This is rejected while the broker is alive, its WAL is not recovered, or a move involves the
+    broker. No record is lost: its WAL objects are kept as long as partitions reference them.
 
     For example: penstock nodes unregister 2 --dry-run
     """

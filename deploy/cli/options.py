@@ -79,7 +79,7 @@ ON_ERROR: Final = "raise"
 
 
 def on_error_of(text: str) -> Literal["raise", "skip"]:
-    """Check and return the value of --on-error. Raises UsageError."""
+    """Validate and return the value of --on-error. Raises UsageError."""
     if text == "skip":
         return "skip"
     if text == "raise":

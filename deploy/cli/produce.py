@@ -143,9 +143,9 @@ def produce(
     records: RecordOptions,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input, or of a file, as a record. Returns when every record is
-    acknowledged (acks=all, idempotent). On a terminal, each line is sent immediately; Ctrl-D ends
-    the input.
+    """Send each line of standard input, or of a file, as a record. The command ends when every
+    record is acknowledged (acks=all, idempotent). On a terminal, each line is sent immediately;
+    Ctrl-D ends the input.
 
     For example: echo 'ada,3 books' | penstock produce orders --key-separator ,
 

@@ -43,7 +43,7 @@ def add(
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Add a profile. The first one becomes the active one.
+    """Add a profile. The first profile becomes the active one.
 
     The profile contains only the path of the client properties file in --command-config, not its
     secrets.
@@ -77,7 +77,7 @@ def add(
 
 @app.command("list")
 def list_(*, output: Output = Format.TABLE) -> None:
-    """List the profiles, and which one is active.
+    """List the profiles, and mark the active one.
 
     For example: penstock profile list --output json
     """

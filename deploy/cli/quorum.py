@@ -112,8 +112,8 @@ def remove(
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Remove a controller from the quorum; a leader transfers leadership first. Its process may be
-    stopped afterwards.
+    """Remove a controller from the quorum; a leader transfers leadership first. Its process can be
+    stopped after that.
 
     For example: penstock quorum remove 2 --dry-run
     """

@@ -53,7 +53,7 @@ def generate(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Propose an assignment of whole topics to a list of brokers. Changes nothing.
+    """Propose an assignment of whole topics to a list of brokers, without changing anything.
 
     Machine-readable formats print only the proposal, which `execute` accepts as a file.
 
@@ -154,7 +154,7 @@ def verify(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the progress of each partition in a file. Exits with 1 unless all are completed.
+    """Show the progress of each partition in a file. The exit code is 1 unless all are completed.
 
     For example: penstock reassign verify --reassignment-json-file moves.json
     """

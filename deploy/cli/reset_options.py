@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetGoal:
-    """How the new offsets are determined: exactly one option must be set."""
+    """The option that determines the new offsets: exactly one must be set."""
 
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="The earliest offset of the log.")

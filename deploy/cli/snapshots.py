@@ -172,7 +172,7 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete a snapshot. It cannot be restored.
+    """Delete a snapshot. This cannot be undone.
 
     For example: penstock snapshots delete nightly --dry-run
     """
@@ -219,7 +219,7 @@ def restore(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create topics from a snapshot, with its records and configs. The snapshot stays.
+    """Create topics from a snapshot, with its records and configs. The snapshot is kept.
 
     For example: penstock snapshots restore nightly --topics orders --as orders-yesterday
     """

@@ -13,7 +13,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import say
 
 _EXAMPLE: Final = "127.0.0.1:9092"
-"""Address in programs if no cluster is running."""
+"""Address used in programs if no cluster is running."""
 
 
 def snippets(
@@ -91,7 +91,7 @@ def _check_file(client: str, package: str) -> None:
     file = Path(f"{package}.py")
     try:
         hides = os.path.samestat(os.fstat(sys.stdout.fileno()), file.stat())
-    except OSError:  # the file does not exist, or the output has no descriptor
+    except OSError:  # the file does not exist or the output has no file descriptor
         return
     if hides:
         raise UsageError(

@@ -224,7 +224,7 @@ def sql(
 ) -> None:
     """Query topics with SQL. Topics are tables, read from the store; no broker is contacted.
 
-    Fields of JSON values are columns, next to _partition, _offset, _timestamp and _key. FROM orders
+    Fields of JSON values are columns, as are _partition, _offset, _timestamp and _key. FROM orders
     AS OF TIMESTAMP '2026-03-01' reads an earlier state. SHOW TABLES lists topics.
 
     For example: penstock sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
@@ -280,7 +280,7 @@ class _NoPandas:
 
 
 def _hide_pandas() -> None:
-    """Prevent pyarrow from importing pandas, which takes a second of CPU and is not needed."""
+    """Prevent pyarrow from importing pandas, which takes a second of CPU time and is not needed."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 

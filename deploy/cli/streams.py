@@ -21,7 +21,7 @@ app = typer.Typer(
 
 @app.callback()
 def streams() -> None:
-    """Make typer treat `describe` as a subcommand although there is only one."""
+    """Make typer treat `describe` as a subcommand although it is the only one."""
 
 
 @app.command("describe")
@@ -32,7 +32,7 @@ def describe(
     state_file: StateFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the streams of a topic: owner and epoch, committed offsets, and the objects that hold
+    """Show the streams of a topic: owner and epoch, committed offsets, and the objects that contain
     them.
 
     For example: penstock streams describe orders

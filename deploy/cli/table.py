@@ -121,7 +121,7 @@ class CatalogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WarehouseOptions(CatalogOptions):
-    """Options for the location and the kind of tables."""
+    """Options for the location and type of tables."""
 
     to: Annotated[
         str,
@@ -354,7 +354,7 @@ def sync(
     """Export a topic to a table and keep it up to date. Every record is written exactly once, even
     after a restart or on another machine.
 
-    With --json, each batch is one line. Records that cannot be decoded go to the table
+    With --json, each batch is one line. Records that cannot be decoded are written to the table
     <table>__dlq.
 
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
@@ -464,7 +464,7 @@ def compact(
     engine: EngineOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Compact the small files of a table; safe while it is being written.
+    """Compact the small files of a table. This is safe while the table is being written.
 
     For example: penstock table compact flights --warehouse ./warehouse
     """
@@ -516,8 +516,8 @@ def maintain(
     place: WarehouseOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Expire snapshots of a table, and delete files that no snapshot refers to. Other processes
-    may read and write the table meanwhile.
+    """Expire snapshots of a table, and delete files that no snapshot refers to. Other processes may
+    read and write the table at the same time.
 
     For example: penstock table maintain flights --warehouse ./warehouse --dry-run
     """
@@ -543,7 +543,7 @@ def maintain(
 
 
 def _retention_ms(flag: str, hours: float, min_ms: int) -> int | None:
-    """Return milliseconds; None for 0, which means forever."""
+    """Return milliseconds, or None for 0, which means forever."""
     if hours and hours * 3_600_000 < min_ms:
         raise UsageError(f"{flag} {hours:g}: use at least {min_ms // 3_600_000}, or 0 to keep all")
     return round(hours * 3_600_000) if hours else None

@@ -44,7 +44,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class TopicOptions(ReadOptions):
-    """Options of all topics of a runner."""
+    """Options for all topics of a runner."""
 
     headers: Headers = False
     mask_key_file: MaskKeyFile = None

@@ -47,7 +47,7 @@ def create(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create a token for yourself, or for another user with the ACL CreateTokens.
+    """Create a token for yourself or, with the ACL CreateTokens, for another user.
 
     Prints its id and password, which clients use with SCRAM and tokenauth="true".
 
@@ -79,7 +79,7 @@ def list_(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List the tokens that you own, created, may renew or may describe.
+    """List the tokens that you own, have created, may renew or may describe.
 
     Machine-readable formats include the passwords.
 
@@ -120,7 +120,7 @@ def renew(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Extend the expiry of a token, at most to its maximum lifetime.
+    """Extend the expiry of a token, up to its maximum lifetime.
 
     For example: penstock tokens renew 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11
     """

@@ -44,8 +44,8 @@ def top(
     topics.
 
     The default prices are the list prices of the cloud whose store the profile or the local cluster
-    uses, otherwise those of S3 Standard in us-east-1. Requests have no price if those to the WAL
-    store cost something else, as in S3 Express One Zone. Ctrl-C ends it.
+    uses, otherwise those of S3 Standard in us-east-1. Requests have no price if requests to the WAL
+    store are priced differently, as in S3 Express One Zone. Press Ctrl-C to exit.
 
     For example: penstock top --once --output json
     """

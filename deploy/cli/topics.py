@@ -310,7 +310,7 @@ def delete_records(
 
 
 def _remark_kept(name: str, partitions: Sequence[int]) -> None:
-    """Print the partitions in which no record was deleted. A lookup by time never deletes all
+    """Print the partitions in which no records were deleted. A lookup by time never deletes all
     records of a partition, because timestamps may be wrong or missing.
     """
     if partitions:
@@ -384,7 +384,7 @@ def delete(
 
 
 def _contents(kafka: "Kafka", name: str) -> str:
-    """Describe a topic and its records for the confirmation."""
+    """Describe a topic and its records for the confirmation prompt."""
     partitions = [part.partition for part in kafka.topic(name).partitions]
     offsets = kafka.offsets(name, partitions)
     records = sum(latest - earliest for earliest, latest in offsets.values())
@@ -426,7 +426,7 @@ def undelete(
 ) -> None:
     """Restore a deleted topic with its records, configs and committed offsets.
 
-    With --records, create a new topic with the deleted records of another one, because the log
+    With --records, create a new topic with the deleted records of another topic, because the log
     start of a topic never moves back. Records removed by retention or compaction cannot be
     restored.
 
@@ -519,7 +519,7 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
 
 
 def _until(topic: "FrozenTopicInfo") -> str:
-    """Return when the grace period of a deleted topic or of deleted records ends."""
+    """Return the end of the grace period of a deleted topic or of deleted records."""
     return iso_time(topic.since_ms + topic.keep_ms)
 
 

@@ -27,9 +27,9 @@ def apply(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create the topics of a file, add missing partitions, and set configs.
+    """Create the topics in a file, add missing partitions, and set configs.
 
-    Nothing is deleted: other topics and configs are left unchanged. Applying a file again changes
+    Nothing is deleted; other topics and configs are left unchanged. Applying a file again changes
     nothing.
 
     For example: penstock topics apply topics.json --dry-run
@@ -85,8 +85,8 @@ def _content(file: str) -> bytes:
 
 
 def _refuse_configs(given: list[str] | None) -> None:
-    """Raise UsageError for configs, which `kafka-topics.sh --alter` once supported, with the
-    command to use instead.
+    """Raise UsageError for configs, which `kafka-topics.sh --alter` once supported. The error
+    contains the command to use instead.
     """
     if given:
         raise UsageError(
@@ -113,8 +113,8 @@ def alter(
 ) -> None:
     """Add partitions to a topic.
 
-    New records may go to other partitions than earlier ones with the same key. Nothing is moved.
-    `penstock configs alter` changes the configs of a topic.
+    New records may be written to different partitions than earlier records with the same key.
+    Existing records are not moved. `penstock configs alter` changes the configs of a topic.
 
     For example: penstock topics alter orders --partitions 12
     """

@@ -1,4 +1,4 @@
-"""Run `penstock topics fork`: create a topic that starts with the records of another one."""
+"""Run `penstock topics fork`: create a topic that starts with the records of another topic."""
 
 from time import monotonic
 from typing import Annotated
@@ -64,11 +64,11 @@ def fork(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create a topic that starts with the records of another one.
+    """Create a topic that starts with the records of another topic.
 
-    Nothing is copied: both topics reference the same objects. Afterwards, the topics are
-    independent. Batches are not split: a partition ends at the last batch boundary at or before the
-    requested offset. Transactions that are open at that point are aborted in the new topic.
+    Nothing is copied: both topics reference the same objects, but are otherwise independent.
+    Batches are not split: a partition ends at the last batch boundary at or before the requested
+    offset. Transactions that are open at that point are aborted in the new topic.
 
     For example: penstock topics fork orders orders-test --at-time 2026-01-31T12:00:00
     """

@@ -55,7 +55,7 @@ def offsets(
 ) -> None:
     """Show the latest offset of each partition, or its offset at a time.
 
-    A time selects the first record at or after it, max-timestamp the record with the newest
+    A time selects the first record at or after it; max-timestamp selects the record with the newest
     timestamp. A partition without such a record has no offset. Topics are not tiered, so
     earliest-local equals earliest, and latest-tiered and earliest-pending-upload have no offset.
 

@@ -1,4 +1,6 @@
-"""Run `penstock transactions`: list and describe transactions, find and abort hanging ones."""
+"""Run `penstock transactions`: list and describe transactions, find and abort hanging
+transactions.
+"""
 
 import time
 from typing import Annotated
@@ -111,7 +113,7 @@ def find_hanging(
     """Find open transactions that no coordinator will end.
 
     They hold back the last stable offset of their partition, where `read_committed` consumers wait.
-    `penstock transactions abort` ends them.
+    Use `penstock transactions abort` to end them.
 
     For example: penstock transactions find-hanging --topic orders
     """
@@ -167,8 +169,8 @@ def abort(
 ) -> None:
     """Abort a hanging transaction in one partition.
 
-    Rejected if the coordinator will end the transaction: the records in this partition would be
-    lost even if the producer commits.
+    This is rejected if the coordinator will end the transaction, because the records in this
+    partition would be lost even if the producer commits.
 
     For example: penstock transactions abort --topic orders --partition 0 --start-offset 42
     """

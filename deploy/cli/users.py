@@ -37,8 +37,8 @@ def create(
 ) -> None:
     """Create a user, or change its password.
 
-    The password comes from --password-file, from the variable PENSTOCK_USER_PASSWORD, or from a
-    prompt, but not from an option, because other processes can see options.
+    The password is read from --password-file, from the environment variable PENSTOCK_USER_PASSWORD,
+    or from a prompt. It is not an option, because other processes can see options.
 
     For example: penstock users create alice --password-file alice.txt
     """

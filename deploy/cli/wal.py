@@ -77,8 +77,8 @@ def repair(
     wait: Wait = 90.0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with
-    them. Changes nothing by default.
+    """Show the lost or damaged WAL slots of dead brokers, and the records that are lost with them.
+    Nothing is changed by default.
 
     If possible, restore the objects from bucket versions: recovery finds them within 30 s, and
     nothing is lost. With --accept-loss, each listed partition ends before the first of these slots
@@ -225,11 +225,11 @@ def abandon(
     wait: Wait = 90.0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the records that are lost with the WAL store, and continue without it. Changes nothing
-    by default.
+    """Show the records that are lost with the WAL store, and continue without it. Nothing is
+    changed by default.
 
-    If the WAL store can return, wait for it: nothing is lost then. With --accept-loss, the
-    partitions of dead brokers continue without the listed records, and no process uses this WAL
+    If the WAL store may come back, wait for it, because then nothing is lost. With --accept-loss,
+    the partitions of dead brokers continue without the listed records, and no process uses this WAL
     store again, even if it returns. This cannot be undone.
 
     For example: penstock wal abandon
@@ -307,8 +307,8 @@ def move(
 ) -> None:
     """Move the WALs of all brokers from the WAL store to `store`, or back, while they run.
 
-    Brokers move one after the other, and leaders rewrite the records that only the WAL store
-    contains. Then the WAL store ends: nodes and readers no longer need it, and it is never used
+    Brokers move one after another, and leaders rewrite the records that only the WAL store
+    contains. The WAL store then ends: nodes and readers no longer need it, and it is never used
     again. Until then, `--to` with the URL of the WAL store undoes the move. The nodes continue if
     this command is interrupted; run it again until it reports that the WAL store is drained, with
     exit status 0. Before that, the exit status is 1.
@@ -347,7 +347,7 @@ def _print_move(found: "WalMove", target: str) -> None:
 
     say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}: {found.state}")
     if found.state == "drained":
-        if target:  # otherwise the backup of the metadata may not contain the end yet
+        if target:  # otherwise, the metadata backup may not contain the end yet
             say(
                 "nothing refers to it any more: remove wal.store from the configuration of all"
                 " nodes"

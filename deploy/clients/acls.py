@@ -51,8 +51,8 @@ class AclView:
 
 @dataclass(frozen=True, slots=True)
 class AclSelection:
-    """A filter of ACLs. None matches all values of a field. matches: also match patterns that
-    include the resource `name`.
+    """A filter of ACLs. None matches all values of a field. matches: whether to also match patterns
+    that include the resource `name`.
     """
 
     resource: ResourceType | None = None
@@ -125,7 +125,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
 
 
 def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
-    """Add ACLs, none of whose fields is None. Raises KafkaFailed for the first one that is
+    """Add ACLs, none of whose fields may be None. Raises KafkaFailed for the first ACL that is
     rejected.
     """
     creations: list[create_acls.AclCreation] = []

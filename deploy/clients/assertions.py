@@ -1,4 +1,4 @@
-"""Create the assertions with which clients request tokens from an identity provider.
+"""Create the assertions that clients use to request tokens from an identity provider.
 
 Source: RFC 7523; KIP-1139; Kafka `DefaultAssertionCreator`, `LayeredAssertionJwtTemplate`.
 """
@@ -24,15 +24,15 @@ _VALID_S_MAX: Final = 86_400
 
 # An assertion is a JWT that the client signs with its private key, instead of sending a secret.
 # Invariants: the files are read for each assertion, so a new key does not require a restart. Error
-# messages contain neither keys nor assertions.
+# messages never contain keys or assertions.
 @dataclass(frozen=True, slots=True, repr=False)
 class Assertion:
     """How to create an assertion.
 
-    file: contains a signed assertion; the other fields are ignored then. claims: `sub`, `iss`,
-    `aud`. template_file: JSON with the objects `header` and `payload`, whose members override
-    `claims`. exp_s, nbf_s: how many seconds after and before now it is valid. has_id: include a
-    `jti` claim.
+    file: contains a signed assertion, in which case the other fields are ignored. claims: `sub`,
+    `iss`, `aud`. template_file: JSON with the objects `header` and `payload`, whose members
+    override `claims`. exp_s, nbf_s: for how many seconds after and before now it is valid. has_id:
+    whether to include a `jti` claim.
     """
 
     file: str = ""
@@ -46,7 +46,7 @@ class Assertion:
     has_id: bool = False
 
     def make(self, now_s: int, new_id: Callable[[], str]) -> str:
-        """Return an assertion. now_s: since 1970. Raises OSError, ValueError."""
+        """Return an assertion. now_s: seconds since 1970. Raises OSError, ValueError."""
         if self.file:
             return _text(self.file).strip()
         template = self._template()
@@ -58,7 +58,7 @@ class Assertion:
         return self._sign(claims, header)
 
     def _sign(self, claims: dict[str, Any], header: dict[str, Any]) -> str:
-        # Imported on demand: both take 60 ms, which would slow down every command.
+        # Imported on demand, because both together take 60 ms, which would slow down every command.
         import jwt
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -68,7 +68,7 @@ class Assertion:
             key: Any = load_pem_private_key(text.encode(), self.key_passphrase.encode() or None)
             return jwt.encode(claims, key, self.algorithm, header)
         except (ValueError, TypeError, UnsupportedAlgorithm, jwt.PyJWTError):
-            # The error messages of these libraries may quote the key.
+            # The error messages of these libraries may contain the key.
             raise ValueError(
                 f"{self.key_file} has no private key in PEM for {self.algorithm},"
                 " or its passphrase is wrong"
@@ -86,11 +86,11 @@ class Assertion:
             ) from None
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of librdkafka."""
+        """Return the properties for librdkafka."""
         return self._properties("jwt.template.file") | {f"{_OAUTH}grant.type": GRANT}
 
     def java_properties(self) -> dict[str, str]:
-        """Return the properties of Kafka 4.2."""
+        """Return the properties for Kafka 4.2."""
         return self._properties("template.file") | {f"{_OAUTH}jwt.retriever.class": RETRIEVER}
 
     def _properties(self, template: str) -> dict[str, str]:
@@ -112,9 +112,9 @@ class Assertion:
 
 
 def find_assertion(given: Mapping[str, str]) -> Assertion | None:
-    """Return how to create assertions, from the properties of Kafka 4.2 or librdkafka; None if the
-    client obtains its tokens in another way. Raises ValueError, whose message never contains a
-    secret.
+    """Return the settings for creating assertions, from the properties of Kafka 4.2 or librdkafka,
+    or None if the client obtains its tokens in another way. Raises ValueError, whose message never
+    contains a secret.
     """
     if not (
         given.get(f"{_OAUTH}jwt.retriever.class") == RETRIEVER

@@ -1,5 +1,5 @@
 """Obtain OAUTHBEARER tokens from an identity provider, with the grants `client_credentials` and
-`jwt-bearer`, or from a file, as Kafka's clients do.
+`jwt-bearer`, or from a file, like Kafka's clients.
 
 Source: RFC 6749, section 4.4; RFC 7523; KIP-768, KIP-1139; Kafka `ClientCredentialsJwtRetriever`,
 `JwtBearerJwtRetriever`, `FileJwtRetriever`.
@@ -37,8 +37,8 @@ _JWT_PARTS: Final = 3
 
 
 # Invariants: one request per token, limited to `TIMEOUT_S` and `RESPONSE_BYTES_MAX`. Redirects are
-# not followed, because they would reveal the secret to another host. Error messages contain neither
-# tokens nor secrets.
+# not followed, because they would reveal the secret to another host. Error messages never contain
+# tokens or secrets.
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenSource:
     """The source of a client's tokens.

@@ -12,7 +12,7 @@ from penstock.protocol.client.errors import DoesNotExist
 
 
 class Brokers(brokers.Brokers):
-    """A client of the selected cluster. Use as a context manager."""
+    """A client of the selected cluster. Use it as a context manager."""
 
     def __init__(
         self,

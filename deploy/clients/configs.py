@@ -1,7 +1,7 @@
 """Describe, alter and list configs for the command line.
 
-A broker only describes its own configs and loggers, so requests are sent to the broker itself.
-Invariant: a failure is a KafkaFailed with the reason from the broker.
+A broker describes only its own configs and loggers, so requests are sent to the broker itself.
+Invariant: every failure is a KafkaFailed with the reason from the broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ _KINDS: Final = {
     9: "password",
 }
 DEFAULT_SOURCES: Final = frozenset({"process", "default"})
-"""Sources of values that were not set while the cluster runs."""
+"""Sources of values that were not set at runtime."""
 _LISTED: Final = {CLIENT_METRICS_RESOURCE: "client-metrics", GROUP_RESOURCE: "group"}
 """Resource types whose resources exist only through their configs, with the options that select
 them.
@@ -68,8 +68,8 @@ _OF_BROKERS: Final = frozenset({BROKER_RESOURCE, BROKER_LOGGER_RESOURCE})
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """source: the source of the value. live: whether it can change while brokers run. kind: the
-    type, as in Kafka. doc: empty unless requested.
+    """source: the source of the value. live: whether it can change at runtime. kind: the type, as
+    in Kafka. doc: empty unless requested.
     """
 
     name: str
@@ -161,8 +161,8 @@ def alter(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set configs of one resource, or delete those with None: all of them or none. validate_only:
-    only validate the changes.
+    """Set configs of one resource, or delete those with None, either all of them or none.
+    validate_only: whether to only validate the changes.
     """
     wanted = incremental_alter_configs.AlterConfigsResource(
         *resource,

@@ -1,4 +1,4 @@
-"""Determine why no controller responds at an address: nothing listens there, or another service.
+"""Determine why no controller responds at an address: nothing or another service listens there.
 
 Limit: PROBE_S for each step.
 """
@@ -27,7 +27,7 @@ async def faults_of(addresses: Sequence[str]) -> dict[str, str]:
 
 
 async def fault_of(address: str) -> str:
-    """Return the problem at the address of a controller, "" if it is unknown."""
+    """Return the problem at the address of a controller, or "" if it is unknown."""
     host, _, port = address.strip().rpartition(":")
     if not (host and port.isdecimal()):
         return f"it is not HOST:PORT, as in {host or address}:9093"
@@ -70,9 +70,7 @@ async def _fault_of_port(host: str, port: int) -> str:
 
 
 def advice(controller: str) -> str:
-    """Return a sentence that says which address to use if no controller responds at the given
-    one.
-    """
+    """Return a sentence with the address to use if no controller responds at the given one."""
     state = state_file.known(state_file.default_path(os.environ))
     if state is None:
         return "use --controller HOST:PORT with the address of a controller"

@@ -1,7 +1,7 @@
 """Connect commands to controllers, with TLS if the environment variables of `controller.ssl.*` are
 set, as for nodes, or if the state file of the local cluster contains TLS settings.
 
-Must not import gRPC before it is needed.
+gRPC is imported only when it is needed.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
 
 LOCKED_OUT_S: Final = 2.0
-"""How long all controllers must reject the connection: a restarting controller may also do so for a
-moment.
+"""How long all controllers must reject the connection, because a restarting controller may also do
+so for a moment.
 """
 FIRST_RESPONSE_S: Final = 5.0
 """Age of a request at which the addresses are checked: waiting longer for other services, or for
-processes that do not run, would not help.
+processes that are not running, would not help.
 """
 _LOOK_S: Final = 0.2
 _T = TypeVar("_T")
@@ -64,7 +64,7 @@ async def response_of(
     client: "ControllerClient", controller: str, timeout_s: float, work: Awaitable[_T]
 ) -> _T:
     """Return the result of a request to controllers. work: raises TimeoutError after `timeout_s`.
-    Raises NoController, also as soon as no address can respond.
+    Raises NoController, including as soon as no address can respond.
     """
     try:
         return await unless_locked_out(client, work)

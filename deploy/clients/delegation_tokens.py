@@ -13,7 +13,7 @@ from penstock.protocol.gen import expire_delegation_token as expiring
 from penstock.protocol.gen import renew_delegation_token as renewing
 
 DEFAULT_PERIOD: Final = -1
-"""The longest period that the settings of the brokers allow."""
+"""The longest period allowed by the brokers' settings."""
 
 
 class TokenView(NamedTuple):
@@ -97,7 +97,7 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
 
 
 def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
-    """Renew a token; return its new expiry."""
+    """Renew a token, and return its new expiry."""
     request = renewing.RenewDelegationTokenRequest(base64.b64decode(token.password), period_ms)
     response = client.send_request(
         apis.RENEW_DELEGATION_TOKEN, request, renewing.RenewDelegationTokenResponse

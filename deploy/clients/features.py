@@ -45,7 +45,7 @@ def listed_features(client: WireClient) -> list[FeatureLevel]:
 def set_levels(
     client: WireClient, levels: Mapping[str, int], *, is_downgrade: bool, validate_only: bool
 ) -> None:
-    """Set all of these levels, or none. Raises KafkaFailed."""
+    """Set either all of these levels or none. Raises KafkaFailed."""
     kind = _SAFE_DOWNGRADE if is_downgrade else _UPGRADE
     request = update_features.UpdateFeaturesRequest(
         feature_updates=[

@@ -18,8 +18,8 @@ _TIMEOUT_MS: Final = 30_000
 def create_forks(
     bootstrap: str, sources: Mapping[str, str]
 ) -> dict[str, create_topics.CreatableTopicResult]:
-    """Create topics that begin with the logs of others. sources: by name of the new topic. Return
-    the results of topics that were not created, by name.
+    """Create topics that start with the logs of other topics. sources: the source topics by the
+    name of the new topic. Return the results of topics that were not created, by name.
     """
     request = create_topics.CreateTopicsRequest(
         topics=[
@@ -38,7 +38,7 @@ def create_forks(
 
 
 def delete_all(bootstrap: str, names: Sequence[str]) -> None:
-    """Delete topics, including snapshot topics. Raise KafkaFailed for the first one that was not
+    """Delete topics, including snapshot topics. Raise KafkaFailed for the first topic that was not
     deleted.
     """
     with WireClient(bootstrap) as client:

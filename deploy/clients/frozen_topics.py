@@ -15,10 +15,10 @@ from penstock.stream.format.manifest.model import in_snapshot
 
 
 def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[FrozenTopicInfo]:
-    """Return frozen topics, sorted by name and snapshot; all if no names are given. A name is
-    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
+    """Return frozen topics, sorted by name and snapshot, or all of them if no names are given. A
+    name is `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
 
-    Raises KafkaFailed, also if no frozen topic has one of the names.
+    Raises KafkaFailed, including if no frozen topic has one of the names.
     """
     with WireClient(bootstrap) as client:
         return [topic for topic in _send_request(client, full_names) if not topic.of_live_topic]
@@ -61,10 +61,10 @@ def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
 
 
 def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
-    """Delete a topic; return it if it can be restored. A deleted topic, given as `NAME@TOPIC_ID`,
-    is removed permanently.
+    """Delete a topic, and return it if it can be restored. A deleted topic, given as
+    `NAME@TOPIC_ID`, is removed permanently.
     """
-    # Use one connection, because the metadata of other brokers may not contain the deletion yet.
+    # Use one connection, because the metadata of other brokers may not include the deletion yet.
     with WireClient(bootstrap) as client:
         (result,) = delete_on(client, [name])
         found = _send_request(client, ())

@@ -1,7 +1,8 @@
 """Wrap confluent-kafka for the command line, with type annotations and actionable errors.
 
 Invariant: no call takes longer than its timeout, and every failure is a KafkaFailed. librdkafka's
-log lines do not reach the terminal. Import it only when it is needed, because it loads librdkafka.
+log lines are not printed to the terminal. Import this module only when it is needed, because it
+loads librdkafka.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,7 +40,7 @@ TIMEOUT_S: Final = 10.0
 _PRODUCE_S: Final = 60.0
 CRITICAL: Final = 2
 REFRESH_MS: Final = 500
-"""Metadata refresh interval of an admin client, which applies after its controller died; the
+"""Metadata refresh interval of an admin client, which applies after its controller has died; the
 default is 5 min.
 """
 _HUNG: Final[dict[str, str | float | bool]] = {
@@ -47,8 +48,8 @@ _HUNG: Final[dict[str, str | float | bool]] = {
     "api.version.request.timeout.ms": 5_000,
     "statistics.interval.ms": INTERVAL_MS,
 }
-"""Properties with which producers and consumers abandon a hung leader early; with the defaults,
-this takes a minute.
+"""Properties that make producers and consumers abandon a hung leader early. With the defaults, this
+takes a minute.
 """
 _TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset(
@@ -90,8 +91,8 @@ def accepted_by_client(failed: str) -> Generator[None]:
 
 def interruptible(call: partial[_T]) -> _T:
     """Call a method that runs callbacks. confluent-kafka 2.16 loses the KeyboardInterrupt of a
-    Ctrl-C in a callback, and returns NULL without an exception: a `partial` turns that into
-    SystemError, while a call that CPython has specialized ends the process with SIGSEGV.
+    Ctrl-C in a callback, and returns NULL without an exception: a `partial` turns this into
+    SystemError, whereas a call that CPython has specialized ends the process with SIGSEGV.
     """
     try:
         return call()
@@ -104,8 +105,8 @@ class Kafka:
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None for the settings of `--command-config`. Raises KafkaFailed
-        immediately if no broker responds, or none accepts these settings: librdkafka would retry
-        until its timeout without reporting the reason.
+        immediately if no broker responds, or none accepts these settings, because librdkafka would
+        retry until its timeout without reporting the reason.
         """
         self._target = find_brokers(bootstrap)
         self._security = security or current_security()
@@ -127,8 +128,8 @@ class Kafka:
         }
 
     def _tokens(self) -> dict[str, Any]:
-        """Return the properties with which librdkafka obtains tokens. Requesting a token here
-        reports errors of the endpoint, which librdkafka would only log.
+        """Return the properties that make librdkafka obtain tokens. A token is requested here to
+        report errors of the endpoint, which librdkafka would only log.
         """
         tokens = self._security.tokens
         if tokens is None:
@@ -141,7 +142,7 @@ class Kafka:
         return {"sasl.oauthbearer.method": "default", "oauth_cb": refresh}
 
     def producer(self, **more: str | float | bool) -> Producer:
-        # Without idempotence, a second attempt may store a record twice.
+        # Without idempotence, a retry might store a record twice.
         timeout_s = TIMEOUT_S if more.get("enable_idempotence") else _PRODUCE_S
         return Producer(self._steady(socket_timeout_ms=int(timeout_s * 1_000), **more))
 
@@ -154,8 +155,8 @@ class Kafka:
 
     def _check_access(self, error: KafkaError) -> None:
         """Raise AuthenticationRefused, from `poll` or `flush`, if the brokers no longer accept the
-        client: librdkafka would retry forever. It reports the same errors for a broker that stops
-        during a handshake, so this tries another connection to find out.
+        client: librdkafka would retry forever. librdkafka reports the same errors for a broker that
+        stops during a handshake, so this method opens another connection to find out.
         """
         if error.code() not in _REFUSED:
             return
@@ -242,8 +243,9 @@ class Kafka:
     def offsets_for_time(
         self, topic: str, ends: Mapping[int, int], timestamp_ms: int
     ) -> dict[int, int]:
-        """Return the first offset of each partition whose record is not older than `timestamp_ms`;
-        the end of the log if there is none. Do not use it to delete records: see `first_offsets`.
+        """Return the first offset of each partition whose record is not older than `timestamp_ms`,
+        or the end of the log if there is none. Do not use it to delete records: see
+        `first_offsets`.
 
         ends: high watermark by partition.
         """
@@ -253,8 +255,8 @@ class Kafka:
     def first_offsets(
         self, topic: str, partitions: Sequence[int], timestamp_ms: int
     ) -> dict[int, int | None]:
-        """Return the first offset of each partition whose record is not older than `timestamp_ms`;
-        None if there is none.
+        """Return the first offset of each partition whose record is not older than `timestamp_ms`,
+        or None if there is none.
         """
         keys = [(topic, index) for index in partitions]
         with self._brokers() as brokers:
@@ -315,9 +317,9 @@ class Kafka:
             ) from None
 
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
-        """Describe an error of the client."""
+        """Describe a client error."""
         if error.code() in _UNREACHABLE:
-            # A broker has responded before, see `__init__`.
+            # A broker has responded before; see `__init__`.
             return NoResponse(
                 f"{failed}: a broker that the request needs does not respond ({error.name()});"
                 " `penstock nodes` shows the brokers"

@@ -1,7 +1,7 @@
 """Read the cluster's metadata for the command line, as an observer that follows the controller
 until it has caught up.
 
-Invariant: an observer has no session, so it changes nothing. Must not import gRPC before it is
+Invariant: an observer has no session, so it changes nothing. gRPC is imported only when it is
 needed.
 """
 

@@ -1,7 +1,8 @@
-"""Check whether a broker serves, with an ApiVersions request, which needs no authentication.
+"""Check whether a broker serves clients, with an ApiVersions request, which requires no
+authentication.
 
-Invariant: True means that the broker has caught up with the metadata: it does not respond earlier.
-Returns within 1 s.
+Invariant: True means that the broker has caught up with the metadata, because it does not respond
+earlier. The check takes at most 1 s.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Store the profiles of the command line: named clusters with their addresses.
 
-They are in the file `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, readable only by its
-owner. It is written under a temporary name and renamed, so it is always complete; it contains
-paths of files with secrets, but no secrets.
+They are stored in the file `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, which is
+readable only by its owner. It is written under a temporary name and renamed, so it is always
+complete. It contains paths of files with secrets, but no secrets.
 """
 
 import os
@@ -90,12 +90,12 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def read(path: Path) -> Profiles:
-    """Return the profiles; empty if there is no file. Raises UsageError."""
+    """Return the profiles, which are empty if there is no file. Raises UsageError."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), Profiles)
     except FileNotFoundError:
         return Profiles()
-    except (OSError, ValueError) as error:  # includes errors of TOML, UTF-8 and msgspec
+    except (OSError, ValueError) as error:  # this includes errors of TOML, UTF-8 and msgspec
         raise UsageError(f"the profiles file {path} cannot be read: {error}") from None
 
 

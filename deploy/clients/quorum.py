@@ -1,6 +1,6 @@
 """Send quorum requests for the command line, and report if there is no leader.
 
-`controller.active.quorum_changes` contains the rules of the quorum.
+`controller.active.quorum_changes` implements the rules of the quorum.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ def describe(controller: str) -> QuorumStatus:
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
-    """Make one change; it is committed on return. Raises NoController, and ExpectedError with the
-    reason if the change was rejected.
+    """Make one change, which is committed on return. Raises NoController, and ExpectedError with
+    the reason if the change was rejected.
     """
     asyncio.run(_with_client(controller, request))
 
@@ -126,7 +126,9 @@ def _ids(members: Sequence[QuorumMember]) -> str:
 
 
 def removal(quorum: QuorumStatus, node_id: int) -> str:
-    """Describe the effect of removing a member. Raises ExpectedError if there is no such member."""
+    """Describe the effect of removing a member. Raises ExpectedError if the member does not
+    exist.
+    """
     found = next((member for member in quorum.members if member.node_id == node_id), None)
     if found is None:
         raise ExpectedError(

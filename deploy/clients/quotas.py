@@ -13,7 +13,7 @@ from penstock.protocol.gen import alter_client_quotas as altering
 from penstock.protocol.gen import describe_client_quotas as describing
 
 DEFAULT: Final = "<default>"
-"""How the default of a type is shown."""
+"""Text that represents the default of a type."""
 
 
 class QuotaView(msgspec.Struct, frozen=True):

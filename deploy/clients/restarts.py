@@ -1,7 +1,7 @@
 """Wait for brokers that `penstock dev` is restarting.
 
-Commands opt in: the console, `penstock top` and the doctor report instead that brokers are down.
-Limit: RESTART_S.
+Commands opt in to this; the console, `penstock top` and the doctor report that brokers are down
+instead. Limit: RESTART_S.
 """
 
 import os
@@ -15,7 +15,7 @@ from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.output import remark
 
 RESTART_S: Final = 30.0
-"""Longest wait, which is longer than a broker takes to start, even after several failures."""
+"""Maximum wait, which is longer than a broker takes to start, even after several failures."""
 PAUSE_S: Final = 0.1
 _waits: ContextVar[bool] = ContextVar("waits_for_restarts", default=False)
 

@@ -1,4 +1,4 @@
-"""Read the security settings in a client properties file, as Kafka's tools do.
+"""Read the security settings in a client properties file, like Kafka's tools.
 
 The names are librdkafka's; Java's `sasl.jaas.config` and PEM stores are equivalent, and OAUTHBEARER
 supports the names of both (`_tokens`). Other properties are ignored, because files are shared with
@@ -36,15 +36,17 @@ _NAMES: Final = (
     "ssl.endpoint.identification.algorithm",
 )
 _MISSPELLED: Final = 0.91
-"""Similarity from which an unknown name counts as misspelled. Any two names of Kafka or librdkafka
-are less similar.
+"""Similarity above which an unknown name is considered misspelled. Any two names of Kafka or
+librdkafka are less similar.
 """
 _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientSecurity:
-    """How to connect. Empty strings are unset. tokens: source of OAUTHBEARER tokens."""
+    """Connection security settings. Empty strings mean unset. tokens: source of OAUTHBEARER
+    tokens.
+    """
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: str = ""
@@ -58,7 +60,7 @@ class ClientSecurity:
     tokens: TokenSource | None = None
 
     def login(self) -> SaslLogin | None:
-        """Return a new login, with a new token for OAUTHBEARER; None without SASL. Raises
+        """Return a new login, with a new token for OAUTHBEARER, or None without SASL. Raises
         KafkaFailed.
         """
         if not self.protocol.has_sasl:
@@ -74,7 +76,7 @@ class ClientSecurity:
         return f"the client with a token from {self.tokens.url}"
 
     def redacted(self) -> "ClientSecurity":
-        """Return the settings without the passwords, to be displayed."""
+        """Return the settings for display, without the passwords."""
         return replace(
             self,
             password="***" if self.password else "",
@@ -112,7 +114,7 @@ class ClientSecurity:
         return {name: value for name, value in given.items() if value}
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return a context for connections; None without TLS. Raises UsageError."""
+        """Return a context for connections, or None without TLS. Raises UsageError."""
         if not self.protocol.has_tls:
             return None
         try:
@@ -134,8 +136,8 @@ _file: ContextVar[Path | None] = ContextVar("client_security_file", default=None
 
 
 def current_security() -> ClientSecurity:
-    """Return the security settings of this command: the selected ones, otherwise the settings of
-    the profile. Raises UsageError if the file of the profile cannot be read.
+    """Return the security settings of this command: the selected ones or, if there are none, the
+    settings of the profile. Raises UsageError if the file of the profile cannot be read.
     """
     chosen = _current.get()
     if chosen is not None:

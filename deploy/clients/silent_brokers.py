@@ -1,6 +1,6 @@
 """Report brokers that do not respond to the client of a command, and the loss of all connections.
 
-Invariant: reads only the statistics of librdkafka, so an idle client does not send additional
+Invariant: only librdkafka's statistics are read, so an idle client does not send additional
 requests.
 """
 
@@ -46,7 +46,9 @@ class SilentBrokers:
         self._now = now
         self._decoder = msgspec.json.Decoder(_Statistics)
         self._waiting: dict[str, tuple[int, float]] = {}
-        """By broker: the number of responses received, and since when the next one is awaited."""
+        """For each broker, the number of responses received, and the time since which the next one
+        has been awaited.
+        """
         self._connected_at = now()
         self._is_cut_off = False
         self.names: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 Invariant: the file is always complete, because it is written to a temporary file and renamed. Its
 writer removes it on exit, unless another cluster has replaced it. If the writer is killed, the file
-remains; `read` detects that the process is missing, or that another one has its pid.
+remains; `read` detects that the process is missing, or that another process has its pid.
 """
 
 import fcntl
@@ -30,8 +30,8 @@ _START_FIELD: Final = 19
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one process. node_id: None for the store. pid: None while stopped. starts: how often
-    it was started.
+    """State of one process. node_id: None for the store. pid: None while stopped. starts: number of
+    times that it was started.
     """
 
     role: str
@@ -58,11 +58,11 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str
     processes: list[ProcessState]
     wal_store_url: str = ""
-    """The WAL store; empty if WALs are in the store."""
+    """The WAL store; empty if the WALs are in the main store."""
     command_config: str = ""
     """File of client properties; empty if clients do not need one."""
     controller_tls: dict[str, str] = {}
-    """TLS settings with which commands connect to the controllers; empty without TLS."""
+    """TLS settings that commands use to connect to the controllers; empty without TLS."""
     console: str = ""
     """Address of the web console; empty if there is none."""
     cluster_id: str = ""
@@ -103,8 +103,8 @@ def choosing(path: Path) -> Generator[None]:
 
 def _lock(directory: int) -> None:
     """Wait for the lock, but not longer than CHOOSING_S, because the other process may be
-    suspended. Without the lock, a conflict is still detected: a process reports a port that is
-    taken.
+    suspended. Without the lock, a conflict is still detected, because a process reports a port that
+    is taken.
     """
     ends_at = time.monotonic() + CHOOSING_S
     while True:
@@ -119,7 +119,7 @@ def _lock(directory: int) -> None:
 
 
 def running(path: Path) -> list[ClusterState]:
-    """Return the running clusters of this state file, and of those chosen by `unused_path`."""
+    """Return the running clusters of this state file and of the files chosen by `unused_path`."""
     beside = sorted(path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"))
     return [state for file in (path, *beside) if (state := known(file)) is not None]
 
@@ -190,8 +190,8 @@ def known(path: Path) -> ClusterState | None:
 
 
 def remove(path: Path) -> None:
-    """Remove the file if this process wrote it: a cluster that was started later may have replaced
-    it.
+    """Remove the file if this process wrote it, because a cluster that was started later may have
+    replaced it.
     """
     with suppress(OSError, msgspec.MsgspecError):
         if msgspec.json.decode(path.read_bytes(), type=ClusterState).pid == os.getpid():
@@ -199,8 +199,8 @@ def remove(path: Path) -> None:
 
 
 def start_of(pid: int) -> str:
-    """Return text that identifies the process with this pid: another process that has the pid later
-    differs. Empty if there is no process, or if the system does not show it.
+    """Return text that identifies the process with this pid and differs for a later process with
+    the same pid. Empty if there is no process or the system does not provide the text.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -224,7 +224,9 @@ def _start_shown_by_ps(pid: int) -> str:
 
 
 def is_running(pid: int, started: str = "") -> bool:
-    """Return whether the process runs. started: its `start_of`; if empty, any process counts."""
+    """Return whether the process is running. started: its `start_of`; if empty, any process with
+    the pid counts.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -24,15 +24,15 @@ class Target:
     cluster_id: str = ""
 
 
-# The order is: option, environment variable, profile, running `penstock dev`. There is no default
-# address, because it could belong to another user's cluster. A profile supplies each value that no
-# option sets. Invariant: values missing in a profile are taken from the running `penstock dev` only
-# if it is the cluster of the profile, so that no command mixes two clusters.
+# The order of precedence is: option, environment variable, profile, running `penstock dev`. There
+# is no default address, because it could belong to another user's cluster. A profile supplies each
+# value that no option sets. Invariant: values missing in a profile are taken from the running
+# `penstock dev` only if it is the cluster of the profile, so that no command mixes two clusters.
 def find_brokers(given: str) -> Target:
     """Return the bootstrap brokers. given: the value of --bootstrap; empty if there is none.
 
-    Clients of a running `penstock dev` use the security settings in its state file, also if an
-    option names its addresses, unless --command-config or a profile overrides them.
+    Clients of a running `penstock dev` use the security settings in its state file, even if an
+    option contains its addresses, unless --command-config or a profile overrides them.
 
     Raises UsageError if no cluster is selected, ExpectedError if the state file cannot be read.
     """
@@ -59,14 +59,14 @@ def find_brokers(given: str) -> Target:
 
 
 def _connect_as(dev: state_file.ClusterState) -> None:
-    """Use the security settings of a local cluster, unless others are chosen."""
+    """Use the security settings of a local cluster, unless others are selected."""
     if dev.command_config and not security.is_chosen():
         security.use_file(Path(dev.command_config))
 
 
 def find_store(state_path: Path | None = None) -> str:
-    """Return the store of the profile, otherwise of the running `penstock dev`. state_path: its
-    state file, if given by an option.
+    """Return the store of the profile or, if there is none, of the running `penstock dev`.
+    state_path: its state file, if given by an option.
 
     Raises UsageError if other processes cannot read the store, ExpectedError if the state file
     cannot be read.
@@ -120,7 +120,7 @@ def dev_cluster_at(
 
 
 def is_elsewhere(profile: profiles.Profile, state: state_file.ClusterState) -> bool:
-    """Return whether a profile selects another cluster than this one."""
+    """Return whether a profile selects a cluster other than this one."""
     named = (profile.bootstrap, profile.controller, profile.store)
     dev = (state.bootstrap, state.controller, state.store_url)
     return any(named) and not any(
@@ -134,7 +134,9 @@ def _addresses(text: str) -> set[str]:
 
 
 def no_broker(target: Target, reason: str = "") -> NoResponse:
-    """Return the error for brokers that do not respond, with a remedy. reason: if it is known."""
+    """Return the error for brokers that do not respond, with a remedy. reason: the reason, if
+    known.
+    """
     origin = f" ({target.origin})" if target.origin else ""
     state = _known_dev_cluster()
     if state is None:
@@ -150,7 +152,7 @@ def no_broker(target: Target, reason: str = "") -> NoResponse:
 
 
 def _other_service(bootstrap: str, state: state_file.ClusterState) -> str:
-    """Return which other process of a local cluster has one of these addresses, or ""."""
+    """Return the other process of a local cluster that has one of these addresses, or ""."""
     services = {
         "a controller": {f"{each.host}:{each.port}" for each in state.of_role("controller")},
         "the object store": {f"{each.host}:{each.port}" for each in state.of_role("store")},

@@ -22,7 +22,9 @@ class UserView(NamedTuple):
 
 
 def list_users(client: WireClient, *names: str) -> list[UserView]:
-    """Return users, sorted by name; without names, all of them. Unknown users are omitted."""
+    """Return users, sorted by name, or all users if no names are given. Unknown users are
+    omitted.
+    """
     request = describing.DescribeUserScramCredentialsRequest(
         [describing.UserName(name) for name in names] or None
     )

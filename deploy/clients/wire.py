@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class WireClient(Connection):
-    """Connects to the first bootstrap server that responds. Use as a context manager."""
+    """Connects to the first bootstrap server that responds. Use it as a context manager."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None for the settings of `--command-config`."""
@@ -42,7 +42,7 @@ def reached(target: Target, connect: Callable[[], _T]) -> _T:
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
     """Connect and log in with the settings of the client. Raises KafkaFailed if no broker responds,
-    or none accepts the client's TLS or login, or one belongs to another cluster.
+    none accepts the client's TLS settings or login, or one belongs to another cluster.
     """
     with reached(target, lambda: Connection(target.bootstrap, security)) as connection:
         check_cluster(target, connection)
@@ -50,7 +50,7 @@ def check_reachable(target: Target, security: ClientSecurity) -> None:
 
 def check_cluster(target: Target, connection: Connection) -> None:
     """Close the connection and raise KafkaFailed if a broker does not belong to the cluster of the
-    state file, for example because another process took the port of a dead broker.
+    state file, for example because another process has taken the port of a dead broker.
     """
     if not target.cluster_id:
         return

@@ -1,8 +1,8 @@
 """List, describe and delete groups of all types.
 
-Invariant: a failure is a KafkaFailed that names the group.
-Source: Kafka's `kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams-groups`; KIP-848,
-KIP-932, KIP-1071.
+Invariant: every failure is a KafkaFailed that contains the group. Source: Kafka's
+`kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams-groups`; KIP-848, KIP-932,
+KIP-1071.
 """
 
 import time
@@ -49,8 +49,8 @@ class NoSuchGroup(DoesNotExist):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Groups by name. problems: the errors of coordinators that do not respond, by broker; their
-    groups are missing.
+    """Groups by name. problems: the errors of coordinators that do not respond, by broker. The
+    groups of these coordinators are missing.
     """
 
     groups: list[ListedGroup]
@@ -70,8 +70,8 @@ def listed_groups(
 
 
 def with_lags(brokers: Brokers, listing: Listing) -> Listing:
-    """Return the groups with their lags, as far as coordinators and leaders respond. Sends at most
-    two requests to each coordinator and each leader.
+    """Return the groups with their lags, to the extent that coordinators and leaders respond. Sends
+    at most two requests to each coordinator and each leader.
     """
     coordinated: dict[int, list[ListedGroup]] = {}
     for group in listing.groups:
@@ -132,8 +132,8 @@ def found_group(brokers: Brokers, name: str) -> ListedGroup:
 
 
 def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
-    """Return the groups with these names; all if there are none. Raises KafkaFailed, naming groups
-    with similar names.
+    """Return the groups with these names, or all groups if no names are given. Raises KafkaFailed,
+    which lists groups with similar names.
     """
     listing = listed_groups(brokers)
     if not names:
@@ -154,7 +154,7 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
 def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = None) -> GroupView:
     """Return the members and offsets of a group, without the end offsets of leaders that do not
     respond. ends_of: returns the known end offsets of partitions; by default, they are requested,
-    with some seconds for elections.
+    allowing a few seconds for elections.
     """
     ends_of = ends_of or (lambda keys: _known_ends(brokers, keys))
     found = brokers.retried(lambda: _described(brokers, group))
@@ -179,7 +179,7 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
 
 
 def known_lag(offsets: Sequence[OffsetView]) -> int | None:
-    """Return the lag of a group; None if the lag of a partition is unknown, or no partition has a
+    """Return the lag of a group, or None if the lag of a partition is unknown or no partition has a
     committed offset.
     """
     lags = [item.lag for item in offsets if item.current_offset is not None]

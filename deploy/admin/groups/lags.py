@@ -13,14 +13,16 @@ from penstock.protocol.client.connection import Connection
 from penstock.protocol.gen import describe_share_group_offsets, offset_fetch
 
 KnownEnds = Callable[[str], Mapping[int, int]]
-"""Returns the end offsets of a topic by partition, as far as they are known."""
+"""Returns the known end offsets of a topic, by partition."""
 _NAMED_TOPICS: Final = 9
 """The last version of OffsetFetch with topic names; later versions contain only topic ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """committed: offsets by topic and partition. share_lags: of the partitions of a share group."""
+    """committed: offsets by topic and partition. share_lags: lags of the partitions of a share
+    group.
+    """
 
     committed: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
     share_lags: Sequence[int | None] = ()
@@ -39,7 +41,7 @@ class Progress:
 
 
 def sum_of(lags: Collection[int | None]) -> int | None:
-    """Return the sum of lags; None if one of them is unknown."""
+    """Return the sum of lags, or None if any of them is unknown."""
     known = [lag for lag in lags if lag is not None]
     return sum(known) if len(known) == len(lags) else None
 

@@ -39,7 +39,7 @@ _FILE_BYTES_MAX: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The target of a reset: exactly one field is set. time_ms: since 1970."""
+    """The target of a reset: exactly one field is set. time_ms: milliseconds since 1970."""
 
     earliest: bool = False
     latest: bool = False
@@ -53,7 +53,9 @@ class Goal:
 def plan(
     brokers: Brokers, group: ListedGroup, wanted: Sequence[Partition], goal: Goal
 ) -> list[NewOffset]:
-    """Return the new offset of each partition. Raises KafkaFailed, also for an active group."""
+    """Return the new offset of each partition. Raises KafkaFailed, including for an active
+    group.
+    """
     if group.state not in _INACTIVE:
         raise KafkaFailed(
             f"group {group.group!r} is {group.state}: offsets can be set only while no member is"
@@ -86,7 +88,7 @@ def execute(brokers: Brokers, group: ListedGroup, planned: Sequence[NewOffset]) 
 
 
 def delete_offsets(brokers: Brokers, group: ListedGroup, wanted: Sequence[Partition]) -> None:
-    """Delete committed offsets; for a share group, of whole topics. Raises KafkaFailed."""
+    """Delete committed offsets; for a share group, those of whole topics. Raises KafkaFailed."""
     if group.type == GroupType.SHARE:
         brokers.retried(lambda: _delete_share(brokers, group.group, list(by_topic(wanted))))
     else:
@@ -111,9 +113,9 @@ def parse_topics(brokers: Brokers, texts: Iterable[str]) -> list[Partition]:
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:
-    """Return the offsets of a CSV file: TOPIC,PARTITION,OFFSET, as `kafka-consumer-groups --export`
-    writes it, or with a header, as `penstock groups reset-offsets --output csv` does. Raises
-    UsageError.
+    """Return the offsets of a CSV file: TOPIC,PARTITION,OFFSET, as written by
+    `kafka-consumer-groups --export` or, with a header, by `penstock groups reset-offsets --output
+    csv`. Raises UsageError.
     """
     try:
         if path.stat().st_size > _FILE_BYTES_MAX:
@@ -142,7 +144,8 @@ def read_offsets(path: Path) -> dict[Partition, int]:
 
 def parse_time(text: str) -> int:
     """Return an ISO time (UTC if it has no offset) in milliseconds since 1970. Raises UsageError,
-    also for earlier times: in ListOffsets, negative numbers mean other offsets, -1 the end.
+    including for earlier times, because negative numbers have special meanings in ListOffsets, such
+    as -1 for the end.
     """
     try:
         found = datetime.fromisoformat(text)

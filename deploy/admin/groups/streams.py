@@ -1,7 +1,7 @@
 """Describe streams groups: the tasks and partitions of their members.
 
-Invariant: a failure is a KafkaFailed that names the group.
-Source: Kafka's `kafka-streams-groups`; KIP-1071.
+Invariant: every failure is a KafkaFailed that contains the group. Source: Kafka's
+`kafka-streams-groups`; KIP-1071.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Views of groups that commands print.
 
-Field names are keys of JSON and CSV output, on which scripts rely; the terms are those of
+Field names are keys of JSON and CSV output, which scripts rely on; the terms are those of
 `kafka-consumer-groups`.
 """
 
@@ -89,7 +89,7 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """lag: the sum of all lags; None if one of them is unknown. uncommitted: number of partitions
+    """lag: the sum of all lags; None if any of them is unknown. uncommitted: number of partitions
     without a committed offset, which have no lag. topology_epoch: only for a streams group.
     """
 

@@ -1,8 +1,8 @@
 """Send the requests that move partitions: current assignment, reassignment, cancellation, ongoing
 moves, elections.
 
-Invariant: errors of single partitions are returned by partition; only errors of the whole request
-are raised.
+Invariant: errors of individual partitions are returned by partition; only errors of the whole
+request are raised.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -50,8 +50,8 @@ def current_assignment(
 
 
 def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
-    """Start moves, or cancel those to None, with several requests if needed. Raises KafkaFailed;
-    moves of earlier requests continue then.
+    """Start moves, or cancel moves with None as their target, with several requests if needed.
+    Raises KafkaFailed, in which case the moves of earlier requests continue.
     """
     problems: Problems = {}
     for some in _batched(wanted.items()):
@@ -107,7 +107,7 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
 
 def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
     """Elect preferred leaders; return (elected, problems). keys: None for all partitions; the
-    response then lists only those that needed an election.
+    response then lists only the partitions that needed an election.
 
     Uses several requests, because each response waits for all of its elections.
     """

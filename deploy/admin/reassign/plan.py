@@ -131,7 +131,7 @@ def parse_brokers(text: str) -> list[int]:
 
 
 def to_json(assignment: Assignment) -> str:
-    """Return the assignment on one line, as Kafka's tool prints it."""
+    """Return the assignment on one line, as printed by Kafka's tool."""
     return msgspec.json.encode(document(assignment)).decode()
 
 
@@ -145,7 +145,7 @@ def document(assignment: Assignment) -> dict[str, object]:
 
 
 def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
-    """Assign partition i of a topic to broker start + i of the list, cyclically, and further
+    """Assign partition i of a topic to broker start + i of the list, cyclically, and additional
     candidates to the next brokers.
 
     Each partition keeps its number of candidates, at most the number of brokers. The start is a

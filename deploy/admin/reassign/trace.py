@@ -27,8 +27,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """A planned move. total_ms: from the controller's change until the target served, or None if
-    unknown.
+    """A planned move. total_ms: time from the controller's change until the target served clients,
+    or None if unknown.
     """
 
     topic: str
@@ -52,10 +52,10 @@ def parse_partition(text: str) -> Key:
 def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) -> MoveView | None:
     """Return the last planned move, or None. Pure.
 
-    The metadata contains the times of the controller's change and of the election; source and
-    target measured their steps by their own clocks and reported them. The time of the step "saw it"
-    is the controller's time minus the source's steps, so the clocks of two nodes are never
-    compared. The active controller keeps the reports in memory: after its restart the brokers'
+    The metadata contains the times of the controller's change and of the election; the source and
+    the target measured their steps with their own clocks and reported them. The time of the step
+    "saw it" is the controller's time minus the source's steps, so the clocks of two nodes are never
+    compared. The active controller keeps the reports in memory: after it restarts, the brokers'
     steps are unknown.
     """
     move = record.move

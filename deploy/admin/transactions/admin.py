@@ -1,8 +1,8 @@
 """Query brokers for transactions, and abort transactions.
 
 Each broker lists the transactions that it coordinates and the producers of the partitions that it
-leads, so most requests go to all of them. Invariant: a failure is a KafkaFailed that describes the
-failed request. Limits: PARTITIONS_PER_REQUEST_MAX. Source: KIP-664.
+leads, so most requests go to all brokers. Invariant: every failure is a KafkaFailed that describes
+the failed request. Limits: PARTITIONS_PER_REQUEST_MAX. Source: KIP-664.
 """
 
 import time
@@ -39,16 +39,16 @@ _SETTLE_S: Final = 3.0
 
 
 class CoordinatorsIncomplete(KafkaFailed):
-    """A transactional id may have no coordinator now, or one that does not respond."""
+    """A transactional id may currently have no coordinator, or one that does not respond."""
 
 
 class TransactionsClient:
-    """Connects to the brokers that it needs. Use as a context manager.
+    """Connects to brokers on demand. Use it as a context manager.
 
     A broker reports only the transactions that it coordinates and the producers of the partitions
-    that it leads, so most requests are sent to all brokers. Invariant: a failure is a KafkaFailed
-    that describes the failed request. Limits: PARTITIONS_PER_REQUEST_MAX; a partition whose leader
-    changes is queried ROUNDS_MAX times.
+    that it leads, so most requests are sent to all brokers. Invariant: every failure is a
+    KafkaFailed that describes the failed request. Limits: PARTITIONS_PER_REQUEST_MAX; a partition
+    whose leader changes is queried ROUNDS_MAX times.
     """
 
     def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
@@ -135,7 +135,7 @@ class TransactionsClient:
         self, topic: str | None = None, partition: int | None = None
     ) -> list[OpenTransaction]:
         """Return the open transactions in all partitions, in all partitions of a topic, or in one
-        partition. Raises KafkaFailed if a partition has no leader for some seconds.
+        partition. Raises KafkaFailed if a partition has no leader for a few seconds.
         """
 
         def send_request() -> list[OpenTransaction]:
@@ -147,8 +147,8 @@ class TransactionsClient:
         return self._brokers.retried(send_request)
 
     def _open_in(self, wanted: Iterable[Key]) -> tuple[list[OpenTransaction], dict[Key, str]]:
-        """Return the open transactions, and the errors of partitions that have another leader now.
-        Raises Moved.
+        """Return the open transactions, and the errors of partitions that now have a different
+        leader. Raises Moved.
         """
         found: list[OpenTransaction] = []
         not_led: dict[Key, str] = {}
@@ -187,9 +187,9 @@ class TransactionsClient:
     def find_hanging(
         self, topic: str | None, partition: int | None, age_ms: int, now_ms: int
     ) -> tuple[list[OpenTransaction], list[str]]:
-        """Return the open transactions that no coordinator will end, without a record for `age_ms`,
-        and the reasons why others may be missing. All are checked again at the end, because a
-        coordinator may have ended some in the meantime.
+        """Return the open transactions that no coordinator will end, that have written no record
+        for `age_ms`, and the reasons why others may be missing. All of them are checked again at
+        the end, because a coordinator may have ended some in the meantime.
         """
 
         results: list[list[OpenTransaction]] = []
@@ -222,7 +222,7 @@ class TransactionsClient:
 
     def not_driven(self, candidates: Sequence[OpenTransaction]) -> list[OpenTransaction]:
         """Return the candidates that no coordinator will end. Raises CoordinatorsIncomplete, after
-        some seconds, if a transactional id may have no coordinator now.
+        a few seconds, if a transactional id may currently have no coordinator.
         """
         if not candidates:
             return []
@@ -247,18 +247,18 @@ class TransactionsClient:
         ids = {item.producer_id: item.transactional_id for item in listed}
         described = {name: self.describe(name) for name in sorted(set(ids.values()))}
         if self._coordinators() != coordinators:
-            # A broker may have been asked before it became the coordinator of some ids.
+            # A broker may have received the request before it became the coordinator of some ids.
             raise Moved(f"the leaders of {TRANSACTIONS_TOPIC} have changed")
         return hanging(candidates, ids, described)
 
     def _coordinators(self) -> list[tuple[int, int, int]]:
         """Return the partitions of `__transaction_state` with their leaders and leader epochs.
         Raises Moved if one has no leader: no broker then lists its transactional ids. Brokers
-        announce the next leader before it is elected, so the leaders are asked as well.
+        announce the next leader before it is elected, so the leaders are queried as well.
         """
         (found,) = self._brokers.metadata([TRANSACTIONS_TOPIC]).topics
         if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return []  # no transaction was ever coordinated
+            return []  # no transaction has ever been coordinated
         check(found.error_code, None, f"topic {TRANSACTIONS_TOPIC!r}")
         keys = [(TRANSACTIONS_TOPIC, part.partition_index) for part in found.partitions]
         for leader, led in self._brokers.by_leader(keys).items():
@@ -271,7 +271,7 @@ class TransactionsClient:
 
     def abort(self, item: OpenTransaction) -> None:
         """Abort a transaction in one partition, with a marker that is durable on return. Raises
-        KafkaFailed if a later producer or coordinator has written there.
+        KafkaFailed if a later producer or coordinator has written to the partition.
         """
         (key,) = self._keys(item.topic, item.partition)
         marker = write_txn_markers.WritableTxnMarker(

@@ -11,7 +11,7 @@ from penstock.deploy.admin.reassign.plan import Key
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """One transactional id, as its coordinator lists it."""
+    """One transactional id, as listed by its coordinator."""
 
     transactional_id: str
     coordinator: int
@@ -21,9 +21,9 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """One transactional id, as its coordinator describes it. started_ms: since 1970; None if no
-    transaction is open. partitions: the partitions that the coordinator will send a marker to, as
-    TOPIC-INDEX.
+    """One transactional id, as described by its coordinator. started_ms: milliseconds since 1970;
+    None if no transaction is open. partitions: the partitions that the coordinator will send a
+    marker to, as TOPIC-INDEX.
     """
 
     transactional_id: str
@@ -38,9 +38,9 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open in a partition, as described by the leader. last_timestamp_ms: of
-    its newest record; -1 if unknown. coordinator_epoch: -1 if no coordinator has ended a
-    transaction of this producer.
+    """A transaction that is open in a partition, as described by the leader. last_timestamp_ms:
+    timestamp of its newest record; -1 if unknown. coordinator_epoch: -1 if no coordinator has ended
+    a transaction of this producer.
     """
 
     topic: str
@@ -72,7 +72,7 @@ def hanging(
     requested after the candidates.
 
     Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
-    there. Must not do I/O.
+    there. There is no I/O.
     """
     return [item for item in candidates if not _is_driven(item, ids, described)]
 
@@ -87,8 +87,8 @@ def _is_driven(
 def still_open(
     before: Sequence[OpenTransaction], now: Iterable[OpenTransaction]
 ) -> list[OpenTransaction]:
-    """Return the transactions of `before` that are still open: the coordinator may have ended
-    others in the meantime.
+    """Return the transactions in `before` that are still open, because the coordinator may have
+    ended others in the meantime.
     """
     present = {(item.key, item.producer_id, item.start_offset) for item in now}
     return [item for item in before if (item.key, item.producer_id, item.start_offset) in present]
