@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.deploy.admin.groups.reset import set_offsets
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.forks import create_forks, delete_all
 from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
@@ -154,8 +156,7 @@ def restore(
     """
     plan = planned(bootstrap, topics, new_name=new_name, replaces=replaces)
     names = {view.topic: topic for view, topic in zip(plan, topics, strict=True)}
-    kafka = Kafka(bootstrap)
-    present = sorted(names.keys() & {topic.name for topic in kafka.topics()})
+    present = sorted(names.keys() & {topic.name for topic in Kafka(bootstrap).topics()})
     if present:
         delete_all(bootstrap, present)
     problems = create_forks(bootstrap, {name: full_name(topic) for name, topic in names.items()})
@@ -165,21 +166,22 @@ def restore(
         found = [] if problem is None else [explain(problem.error_code, problem.error_message)]
         count = 0
         if groups and not found:
-            count, found = _reset_groups(kafka, name, topic.group_offsets)
+            count, found = _reset_groups(bootstrap, name, topic.group_offsets)
         views.append(RestoredView(name, full_name(topic), count, found))
     return views
 
 
 def _reset_groups(
-    kafka: Kafka, topic: str, groups: Mapping[str, Mapping[int, int]]
+    bootstrap: str, topic: str, groups: Mapping[str, Mapping[int, int]]
 ) -> tuple[int, list[str]]:
     """Return the number of groups whose offsets were set, and the reasons why those of other groups
     were not.
     """
     problems: list[str] = []
-    for group, offsets in groups.items():
-        try:
-            kafka.reset_group(group, topic, offsets)
-        except KafkaFailed as error:
-            problems.append(str(error))
+    with Brokers(bootstrap) as brokers:
+        for group, offsets in groups.items():
+            try:
+                set_offsets(brokers, group, topic, offsets)
+            except KafkaFailed as error:
+                problems.append(str(error))
     return len(groups) - len(problems), problems

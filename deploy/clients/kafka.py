@@ -283,20 +283,6 @@ class Kafka:
                 results[part.partition] = str(error)
         return dict(sorted(results.items()))
 
-    def reset_group(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set the committed offsets of a consumer group without members for a topic."""
-        from confluent_kafka import ConsumerGroupTopicPartitions
-
-        failed = f"offsets of group {group!r} were not set; stop its members"
-        with accepted_by_client(f"offsets of group {group!r} were not set"):
-            wanted = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
-            request = ConsumerGroupTopicPartitions(group, wanted)
-            futures = self._admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT_S)
-        response: Any = self._result(futures[group], failed)
-        for part in response.topic_partitions:
-            if part.error is not None:
-                raise self.failure(part.error, failed)
-
     def _brokers(self) -> Brokers:
         return Brokers(self._target.bootstrap, security=self._security)
 

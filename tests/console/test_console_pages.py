@@ -105,7 +105,6 @@ def test_what_does_not_exist_is_not_reported_as_a_failure(console: ConsoleProces
         ("/configs", {"key": "log.cleaner.enablex", "value": "true"}),
         ("/topics", {"name": "new", "partitions": "1", "configs": "retention.msx=1000"}),
         ("/topics", {"name": "orders", "partitions": "1", "configs": ""}),
-        ("/groups/reset", {"id": "", "confirm": "", "topic": "orders", "to": "latest"}),
         ("/snapshots", {"name": "a/b", "topics": "orders"}),
         ("/security/acls/remove", {**ACL, "confirm": ACL["principal"]}),
     ],
@@ -116,6 +115,16 @@ def test_invalid_change_is_not_reported_as_a_failure(
     visitor = Visitor(console.url)
     response = visitor.post(path, {"csrf": visitor.get("/topics").csrf, **fields})
     assert (response.status, "Try again" in response.words) == (HTTPStatus.BAD_REQUEST, False)
+
+
+def test_reset_changes_only_the_group_with_exactly_this_id(console: ConsoleProcess) -> None:
+    """librdkafka would end the id at the null character."""
+    visitor = Visitor(console.url)
+    fields = {"id": "victim\0", "confirm": "victim\0", "topic": "orders", "to": "earliest"}
+    fields |= {"csrf": visitor.get("/topics").csrf}
+    assert visitor.post("/groups/reset", fields).status == HTTPStatus.SEE_OTHER
+    assert visitor.get("/groups/one?id=victim%00").status == HTTPStatus.OK
+    assert visitor.get("/groups/one?id=victim").status == HTTPStatus.NOT_FOUND
 
 
 def text_of(chrome: Chrome) -> str:

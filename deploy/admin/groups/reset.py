@@ -87,6 +87,16 @@ def execute(brokers: Brokers, group: ListedGroup, planned: Sequence[NewOffset]) 
         brokers.retried(lambda: _commit(brokers, group.group, planned))
 
 
+def set_offsets(brokers: Brokers, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Set the committed offsets of a consumer group without members for a topic, by partition.
+    Raises KafkaFailed.
+
+    librdkafka would end the id of the group at a null character, and set those of another group.
+    """
+    planned = [NewOffset(group, topic, at, None, offset) for at, offset in offsets.items()]
+    brokers.retried(lambda: _commit(brokers, group, planned))
+
+
 def delete_offsets(brokers: Brokers, group: ListedGroup, wanted: Sequence[Partition]) -> None:
     """Delete committed offsets; for a share group, those of whole topics. Raises KafkaFailed."""
     if group.type == GroupType.SHARE:
@@ -239,7 +249,8 @@ def _commit(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
     for topic in response.topics:
         for part in topic.partitions:
             name = f"{topic.name}-{part.partition_index}"
-            brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
+            failed = f"group {group!r} kept its offset in {name}; stop its members"
+            brokers.check(part.error_code, None, failed)
 
 
 def _alter_share(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:

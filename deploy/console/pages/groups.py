@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from penstock.deploy.admin.groups.admin import delete as delete_group
 from penstock.deploy.admin.groups.admin import described, found_group, known_lag
+from penstock.deploy.admin.groups.reset import set_offsets
 from penstock.deploy.admin.groups.views import GroupView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
@@ -101,7 +102,9 @@ async def reset(request: Request) -> Response:
 def _reset(bootstrap: str, group_id: str, topic: str, to: str) -> None:
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(topic).partitions]
-    kafka.reset_group(group_id, topic, _targets(kafka.offsets(topic, partitions), to))
+    targets = _targets(kafka.offsets(topic, partitions), to)
+    with Brokers(bootstrap) as brokers:
+        set_offsets(brokers, group_id, topic, targets)
 
 
 def _targets(bounds: Mapping[int, tuple[int, int]], to: str) -> dict[int, int]:
