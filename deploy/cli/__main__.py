@@ -1,9 +1,11 @@
 """Dispatch the `penstock` command by its first argument."""
 
 import atexit
+import codecs
 import errno
 import os
 import sys
+from io import TextIOWrapper
 from typing import Final, Literal, NoReturn
 
 _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
@@ -13,6 +15,7 @@ _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
 COMPLETE: Final = "_PENSTOCK_COMPLETE"
 """Environment variable set by the scripts of `penstock completion`."""
 _INTERRUPTED: Final = 130
+_ESCAPED: Final = "penstock-escaped"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -35,6 +38,7 @@ def main() -> None:
         from penstock.deploy.local import bytecode
 
         bytecode.keep_bytecode()
+        _escape_unencodable_output()
         is_sql = sys.argv[1:2] == ["sql"]
         if is_sql:
             from penstock.base.collector import pause_collector
@@ -74,6 +78,23 @@ def _open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # this is assigned the lowest free number
             setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+
+
+def _escape_unencodable_output() -> None:
+    """Print characters that the encoding of the output lacks, such as ISO-8859-1, with the escapes
+    of JSON.
+    """
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        import json
+
+        assert isinstance(error, UnicodeEncodeError)
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error(_ESCAPED, escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in {"strict", "backslashreplace"}:
+            stream.reconfigure(errors=_ESCAPED)
 
 
 def _output_failed(error: OSError) -> NoReturn:

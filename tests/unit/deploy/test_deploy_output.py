@@ -1,6 +1,7 @@
 """Tables on terminals of several widths, and numbers in sentences."""
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -153,3 +154,15 @@ def test_output_to_a_closed_stream_is_discarded(tmp_path: Path, closed: str) -> 
         ("sh", "-c", command), env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_names_that_the_encoding_lacks_are_escaped() -> None:
+    given = ("--store", "memory:", "--set", "super.users=User:\u00fc\U0001f600")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.deploy.cli", "config", "show", "--json", *given],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["super.users"]["value"] == "User:\u00fc\U0001f600"
