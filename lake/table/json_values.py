@@ -1,13 +1,15 @@
 """Decode JSON values with a JSON Schema.
 
-Decoding is strict: a number is not accepted as a string, nor a fraction as an integer, and a
-missing required member is an error. Other members are omitted. msgspec validates and builds the row
-in one step. Source: JSON Schema 2020-12.
+Decoding is strict: a number is not accepted as a string, nor a fraction as an integer (1.0 is one),
+and a missing required member is an error. Other members are omitted. msgspec validates and builds
+the row in one step. Source: JSON Schema 2020-12.
 """
 
 import datetime as dt
 import types
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import cache
 from typing import Annotated, Any, Final, NotRequired, TypedDict, cast
 
 import msgspec
@@ -27,17 +29,38 @@ _FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
 """Maximum 32-bit float; larger numbers would become infinite."""
 
 
+_EXACT_MAX: Final = 1 << 53
+"""A number with a decimal point may have been rounded to this one or larger ones."""
+
+
 class _TimeOfDay(dt.time):
     """A time without a UTC offset, or with offset 0. Other offsets are errors, because columns have
     no offset.
     """
 
 
-def _from_text(kind: Any, text: Any) -> _TimeOfDay:  # noqa: ANN401 - of msgspec
+class _Int64(int):
+    """A number without a fraction, which JSON may write as 1.0."""
+
+    bits = 63
+
+
+class _Int32(_Int64):
+    bits = 31
+
+
+def _converted(kind: Any, found: Any) -> Any:  # noqa: ANN401 - of msgspec
+    """Return a JSON value as one of the types above. Raise ValueError."""
+    if issubclass(kind, _Int64):
+        if isinstance(found, float) and found.is_integer() and abs(found) < _EXACT_MAX:
+            found = int(found)
+        if type(found) is not int or not -(1 << kind.bits) <= found < 1 << kind.bits:
+            raise ValueError(f"expected an integer of {kind.bits + 1} bits, got {found}")
+        return kind(found)
     assert kind is _TimeOfDay
-    time = msgspec.convert(text, dt.time)
+    time = msgspec.convert(found, dt.time)
     if time.utcoffset():
-        raise ValueError(f"expected a time in UTC, got {text}")
+        raise ValueError(f"expected a time in UTC, got {found}")
     return _TimeOfDay(time.hour, time.minute, time.second, time.microsecond)
 
 
@@ -57,6 +80,11 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
     ("number", "decimal"): (Decimal, pa.decimal128(38, 9)),
     ("boolean", ""): (bool, pa.bool_()),
 }
+_WITH_POINT: Final[dict[Any, Any]] = {
+    _SCALARS["integer", ""][0]: _Int64,
+    _SCALARS["integer", "int32"][0]: _Int32,
+}
+"""The types of integers that may have a decimal point. They are several times as slow."""
 
 
 _TYPE_NAMES: Final[tuple[tuple[Any, str], ...]] = (
@@ -82,16 +110,26 @@ class JsonDecoder:
         if isinstance(columns, StoredSchema):
             references = {name: _document(text) for name, text in columns.references}
         root = _document(columns.text if isinstance(columns, StoredSchema) else columns)
-        kind, self.struct = _Types(root, references).root()
-        self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(
-            kind, dec_hook=_from_text
+        kind, self.struct = _Types(root, references, {}).root()
+        self._decoder = _decoder_of(kind)
+        self._with_point: Callable[[], msgspec.json.Decoder[_Json]] = cache(
+            lambda: _decoder_of(_Types(root, references, _WITH_POINT).root()[0])
         )
         self._writers = None if find is None else Writers("json", find, lambda _: True)
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
         if schema_id is not None and self._writers is not None:
             self._writers.of(schema_id)
-        return self._decoder.decode(value)
+        try:
+            return self._decoder.decode(value)
+        except msgspec.ValidationError as error:
+            if "Expected `int`, got `float`" not in str(error):
+                raise
+        return self._with_point().decode(value)  # 1.0 is an integer, too
+
+
+def _decoder_of(kind: Any) -> msgspec.json.Decoder[_Json]:  # noqa: ANN401 - of msgspec
+    return msgspec.json.Decoder(kind, dec_hook=_converted)
 
 
 def _document(text: bytes | str) -> _Json:
@@ -131,10 +169,15 @@ def _type_name(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 class _Types:
-    """Converts a schema. `references`: other documents, by the name used in `$ref`."""
+    """Converts a schema. `references`: other documents, by the name used in `$ref`. `replaced`:
+    types of msgspec, by the usual ones.
+    """
 
-    def __init__(self, root: _Json, references: dict[str, _Json]) -> None:
+    def __init__(
+        self, root: _Json, references: dict[str, _Json], replaced: Mapping[Any, Any]
+    ) -> None:
         self._root = root
+        self._replaced = replaced
         self._schemas = JsonSchemas(root, references)
         self._types_left = _TYPES_MAX
 
@@ -231,4 +274,5 @@ class _Types:
                 f"{path}: type {name!r} is none of"
                 f" {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array"
             )
-        return found
+        kind, column = found
+        return self._replaced.get(kind, kind), column
