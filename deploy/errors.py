@@ -1,8 +1,8 @@
 """Define the errors of the command line.
 
-Invariant: every expected failure is an ExpectedError, one of these or one of Kafka's client. The
-message contains the value, the allowed values and a solution. Exit codes: 0 success, 1 failure, 2
-wrong usage, 4 a node cannot listen on its port.
+Invariant: every expected failure is an ExpectedError, either from this module or from the Kafka
+client. The message contains the value, the allowed values and a remedy. Exit codes: 0 success, 1
+failure, 2 wrong usage, 4 a node cannot listen on its port.
 """
 
 import sys
@@ -29,7 +29,7 @@ class Missing(UsageError):
 
 
 class UnknownSetting(UsageError):
-    """No setting has this name. source: flag, variable or file that contains the name."""
+    """There is no setting with this name. source: flag, variable or file that contains the name."""
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
@@ -71,12 +71,12 @@ class NoController(ExpectedError):
 
 
 class Busy(ExpectedError):
-    """Too many requests are pending; a later one may be served."""
+    """Too many requests are pending; a later request may be served."""
 
 
 def print_error(error: Exception | str) -> None:
-    """Print an error on stderr. Escapes non-printable characters and indents all lines after the
-    first, so that none of them looks like another message.
+    """Print an error on stderr. Non-printable characters are escaped, and all lines after the first
+    are indented, so that none of them looks like another message.
     """
     text = printable(str(error), kept="\n").replace("\n", "\n  ")
     print(f"error: {text}", file=sys.stderr)
@@ -84,7 +84,7 @@ def print_error(error: Exception | str) -> None:
 
 def check_utf_8(text: str, what: str) -> None:
     """Raise UsageError for an argument or a variable that is not UTF-8: Python decodes such bytes
-    to surrogates, which clients cannot encode. what: the name of the argument or variable.
+    as surrogates, which clients cannot encode. what: the name of the argument or variable.
     """
     try:
         text.encode()
@@ -94,7 +94,7 @@ def check_utf_8(text: str, what: str) -> None:
 
 
 def check_port(flag: str, port: int) -> None:
-    """Raise UsageError for a port that does not exist. 0 is any free port."""
+    """Raise UsageError for an invalid port. 0 means any free port."""
     if not 0 <= port <= PORT_MAX:
         raise UsageError(f"{flag} {port} is not allowed: 0 to {PORT_MAX}")
 

@@ -1,7 +1,7 @@
 """Assemble the web console: routes, guard and error pages.
 
-Invariant: every response has the headers of `guard`, and no page is sent before host, session and
-rights are checked.
+Invariant: every response has the headers of `guard`, and no page is sent before the host, session
+and rights have been checked.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -63,7 +63,7 @@ from penstock.protocol.errors import UnencodableValue
 
 HEALTH: Final = "/live/health"
 _UNCHECKED: Final = (HEALTH, "/login", "/logout")
-"""Paths for which rights are not checked, or are only used if they are already known."""
+"""Paths for which rights are not checked, or are used only if they are already known."""
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
@@ -80,7 +80,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (KafkaFailed, 502, "The brokers refused the request"),
     (TimeoutError, 504, "No response"),
 )
-"""Status and title of the page for an error, the first that applies."""
+"""Status and title of the page for an error; the first match applies."""
 
 
 def application(console: Console) -> ASGIApp:

@@ -16,10 +16,10 @@ from penstock.deploy.console.tasks import take_exception
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 GRACE_S: Final = 1.0
-"""Longest wait for one broker if others respond."""
+"""Maximum wait for one broker if others respond."""
 AT_ONCE: Final = 4
-"""Fewer than the concurrent calls of the console, so that other pages are served in the
-meantime.
+"""Maximum number of brokers at a time. This is less than the maximum number of concurrent calls of
+the console, so that other pages are served in the meantime.
 """
 KEPT_MAX: Final = 1_024
 
@@ -38,7 +38,7 @@ class CachedResponse(Generic[_T]):
 @dataclass(frozen=True, slots=True)
 class ResponseSet(Generic[_K, _T]):
     """last: the last responses, including old ones. fresh: keys with a current response. refused:
-    why brokers rejected the request.
+    the reasons why brokers rejected the request.
     """
 
     last: Mapping[_K, CachedResponse[_T]]
@@ -67,8 +67,9 @@ class BrokerResponses(Generic[_K, _T]):
         *,
         waits_for_first: bool = False,
     ) -> ResponseSet[_K, _T]:
-        """Send these requests, and return the last responses for the user. waits_for_first: wait
-        longer than GRACE_S if there are none. Errors other than KafkaFailed are raised.
+        """Send these requests, and return the last responses for the user. waits_for_first: whether
+        to wait longer than GRACE_S if there are no responses. Errors other than KafkaFailed are
+        raised.
         """
         gate = asyncio.Semaphore(AT_ONCE)
         tasks: dict[_K, asyncio.Task[CachedResponse[_T]]] = {}

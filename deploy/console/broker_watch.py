@@ -1,7 +1,7 @@
 """Measure brokers for the console in separate threads, and track which of them respond.
 
 Invariants: the time of a value is the time of its request, so that a response that arrived during a
-pause of the process does not seem newer than it is. Belongs to one event loop. Limits: AT_ONCE
+pause of the process does not appear newer than it is. Belongs to one event loop. Limits: AT_ONCE
 threads, and one request at a time to each broker.
 """
 
@@ -15,7 +15,7 @@ from penstock.deploy.top.offsets import Led, Measured
 
 AT_ONCE: Final = 16
 REQUEST_S: Final = 3.0
-"""Longest wait for a response of a broker, for `measure`."""
+"""Maximum wait for a response from a broker, for `measure`."""
 GRACE_S: Final = 0.5
 """How long a measurement waits for brokers. Later responses are used in the next measurement."""
 REFUSED_S: Final = 10.0
@@ -49,8 +49,8 @@ class BrokerWatch:
     async def measured(
         self, addresses: Mapping[int, str], led: Mapping[int, Led]
     ) -> list[Measured]:
-        """Return the responses that arrived within GRACE_S, or late since the last measurement.
-        addresses, led: by broker.
+        """Return the responses that arrived within GRACE_S, and late responses since the last
+        measurement. addresses, led: by broker.
         """
         loop, now = asyncio.get_running_loop(), self._now()
         for known in (self._values_at, self._refusals, self._asked_at):
@@ -70,12 +70,12 @@ class BrokerWatch:
         return [self._responded(node_id, self._asking.pop(node_id).result()) for node_id in done]
 
     def waiting_s(self, node_id: int) -> float:
-        """Return how long a request has been waiting for a response of the broker."""
+        """Return how long a request has been waiting for a response from the broker."""
         requested_at = self._asked_at.get(node_id)
         return 0.0 if requested_at is None else max(0.0, self._now() - requested_at)
 
     def age_s(self, node_id: int) -> float | None:
-        """Return the age of the last values from the broker; None if nothing was requested."""
+        """Return the age of the last values from the broker, or None if nothing was requested."""
         values_at = self._values_at.get(node_id)
         return None if values_at is None else self._now() - values_at
 
@@ -85,7 +85,7 @@ class BrokerWatch:
         return "" if found is None else found.refusal
 
     async def close(self) -> None:
-        """Wait for pending requests. Their connections must be closed already."""
+        """Wait for pending requests. Their connections must already be closed."""
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 

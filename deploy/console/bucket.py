@@ -1,7 +1,7 @@
 """Read the index of an object in the store.
 
-Invariant: reads the footer and the index, but no data blocks. Everything is validated before it is
-used (`stream.format.decoder`).
+Invariant: only the footer and the index are read, never data blocks. Everything is validated before
+it is used (`stream.format.decoder`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def need_store(url: str) -> str:
 
 async def read_index(url: str, key: str) -> ObjectIndex:
     """Return the index of an object. Raises ObjectStoreError, ObjectCorrupt."""
-    stores = WalStores(open_store(need_store(url)))  # finds slots in WAL stores, too
+    stores = WalStores(open_store(need_store(url)))  # this also finds slots in WAL stores
     store = stores.store
     try:
         async with asyncio.timeout(_READ_S):

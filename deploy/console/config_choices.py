@@ -18,13 +18,13 @@ _UNITS: Final = {
 }
 """Units by the last word of a name."""
 _EXAMPLES: Final = {"ms": ", or as in 7d", "bytes": ", or as in 1GiB"}
-"""Alternative notations of a value, shown after its number, by the last word of a name."""
+"""Alternative notations of a value, displayed after the number, by the last word of a name."""
 _NUMBERS: Final = frozenset({"int", "short", "long", "double"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChoice:
-    """value, default: empty if there is none. unit: the unit, or the type if there is none."""
+    """value, default: empty if there is none. unit: the unit, or the type if there is no unit."""
 
     name: str
     value: str

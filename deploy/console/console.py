@@ -1,8 +1,8 @@
 """State shared by all pages of a console, and the rendering of templates.
 
-Blocking calls run in threads, at most `CALLS_MAX` concurrently; if `CALLS_WAITING_MAX` wait, more
-are rejected with 503. A call occupies its slot until its thread has finished, even if its request
-is canceled.
+Blocking calls run in threads, at most `CALLS_MAX` concurrently; if `CALLS_WAITING_MAX` calls are
+waiting, additional ones are rejected with 503. A call occupies its slot until its thread has
+finished, even if its request is canceled.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ SEARCHES_MAX: Final = 4
 SEARCH_S_MAX: Final = 20.0
 """Timeout of a search, which is longer than a search takes if the store responds."""
 REQUEST_S: Final = 2.0
-"""Longest wait for a response of a broker while a page is built."""
+"""Maximum wait for a response from a broker while a page is built."""
 STATEMENTS_MAX: Final = 2
 FIELDS_MAX: Final = 100
 FORM_S_MAX: Final = 30.0
@@ -187,8 +187,8 @@ class Console:
 
     @property
     def has_sql(self) -> bool:
-        """Return whether SQL is available. It is not in the process of a node, because it needs
-        memory.
+        """Return whether SQL is available. It is not available in a node's process, because it
+        needs memory.
         """
         return is_available() and not self.options.is_behind_node
 
@@ -222,7 +222,7 @@ class Console:
         )
 
     def _health_for(self, session: Session) -> Health | None:
-        """Return the health of the cluster; None before login."""
+        """Return the health of the cluster, or None before login."""
         if self.options.login and session is self.open_session:
             return None
         return self.live.health()
@@ -308,7 +308,7 @@ def path_of(request: Request) -> str:
 
 
 def done(request: Request, path: str, notice: str) -> Response:
-    """Redirect to a page after a change, with a notice. path: within this console."""
+    """Redirect to a page after a change, with a notice. path: the path within this console."""
     console = console_of(request)
     console.sessions.changed(session_of(request))
     response = RedirectResponse(console.options.base + path, 303)
@@ -323,10 +323,10 @@ def done(request: Request, path: str, notice: str) -> Response:
 
 
 async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str]:
-    """Return the fields of a form from a page of this console. changes: the form changes the
-    cluster.
+    """Return the fields of a form from a page of this console. changes: whether the form changes
+    the cluster.
 
-    Raises NotAllowed for other forms, UsageError for one that is too long.
+    Raises NotAllowed for other forms, UsageError for a form that is too long.
     """
     body = await _body_of(request)
     try:
@@ -367,7 +367,7 @@ async def _body_of(request: Request) -> bytearray:
 
 
 def confirmed(form: Mapping[str, str], name: str) -> None:
-    """Raise UsageError unless the user typed the name of the object to be destroyed."""
+    """Raise UsageError unless the user has typed the name of the object to be destroyed."""
     if form.get("confirm", "") != name:
         raise UsageError(f"not done: type {name!r} into the field to confirm")
 

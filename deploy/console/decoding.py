@@ -31,11 +31,11 @@ _NAMES: Final[Mapping[str, str]] = {"avro": "Avro", "protobuf": "Protobuf", "jso
 
 
 class _NotDecoded(Exception):
-    """The message contains the reason."""
+    """Raised if a value cannot be decoded. The message contains the reason."""
 
 
 class SchemaCache:
-    """The schemas of a registry by id; the schema of an id never changes."""
+    """The schemas of a registry by id; the schema with a given id never changes."""
 
     def __init__(self, registry: RegistrySettings | None) -> None:
         self._registry: SchemaRegistry | None = None

@@ -1,8 +1,8 @@
 """Respond to page requests within WAIT_S, even if the cluster does not respond.
 
 A page that is not ready becomes a skeleton, which fetches the page later (`page_builds`). If
-brokers or controllers do not respond, or the rights of the user are unknown, the last page is shown
-with its age (`kept_pages`).
+brokers or controllers do not respond, or the rights of the user are unknown, the last page is
+displayed with its age (`kept_pages`).
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from penstock.protocol.client.errors import NoResponse
 
 WAIT_S: Final = 0.12
 PATIENT_WAIT_S: Final = 3.0
-"""A longer limit, for parts of a displayed page, and after a change by the user, which the next
-page should show.
+"""A longer limit, for parts of a displayed page and after a change by the user, which the next page
+should include.
 """
 AGE_PLACE: Final = b"<!-- age of the page -->"
 """Placeholder for the age in the template of a page."""

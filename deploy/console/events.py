@@ -1,7 +1,7 @@
 """Send server-sent events to browsers.
 
 At most `STREAMS_MAX` streams are open, each for at most `STREAM_S_MAX`; browsers reconnect
-automatically. A comment every `HEARTBEAT_S` keeps proxies from closing an idle stream. A stream
+automatically. A comment every `HEARTBEAT_S` prevents proxies from closing an idle stream. A stream
 ends with its session, or when the rights of the session change.
 """
 
@@ -28,7 +28,7 @@ def event(name: str, data: str) -> str:
 
 
 async def comes(wanted: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event; return whether it was set in time."""
+    """Wait for an event, and return whether it was set in time."""
     try:
         async with asyncio.timeout(timeout_s):
             await wanted.wait()
@@ -38,7 +38,7 @@ async def comes(wanted: asyncio.Event, timeout_s: float) -> bool:
 
 
 def stream(request: Request, events: AsyncGenerator[str, None]) -> Response:
-    """Return the response that sends these events; 503 if there are too many streams. The events
+    """Return the response that sends these events, or 503 if there are too many streams. The events
     end soon after the browser disconnects.
     """
     console = console_of(request)

@@ -1,4 +1,4 @@
-"""Read how topics are exported to tables, from the statuses of table runners in the store."""
+"""Read the state of table exports from the statuses of table runners in the store."""
 
 import asyncio
 import time
@@ -25,7 +25,9 @@ _READ_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """The exports of topics. problem: why their states are unknown; then there are none."""
+    """The exports of topics. problem: the reason why their states are unknown, in which case there
+    are none.
+    """
 
     topics: list[ExportView]
     problem: str = ""
@@ -46,7 +48,7 @@ def enabled_in(image: MetadataImage, sees: Callable[[str], bool]) -> dict[str, s
 
 
 async def read_exports(image: MetadataImage, url: str, enabled: dict[str, str]) -> Exports:
-    """Read the statuses, without the store if no topic is enabled."""
+    """Read the statuses. The store is not accessed if no topic is enabled."""
     if not enabled:
         return Exports([])
     try:

@@ -1,6 +1,6 @@
 """Plan and create a fork: a topic that begins with the records of another one.
 
-Must not: render. The methods block.
+Does not render pages. The methods block.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class ForkOptions:
 @dataclass(frozen=True, slots=True)
 class ForkPlan:
     """The planned contents of a fork: (partition, first offset, end). A fork ends at a batch
-    boundary, so it may contain a few records less.
+    boundary, so it may contain a few records fewer.
     """
 
     partitions: list[tuple[int, int, int]]
@@ -40,7 +40,7 @@ class ForkPlan:
 
 
 def plan_fork(bootstrap: str, wanted: ForkOptions) -> ForkPlan:
-    """Return the contents of the fork as of now. Raises UsageError, KafkaFailed."""
+    """Return the current contents of the planned fork. Raises UsageError, KafkaFailed."""
     if not wanted.name:
         raise UsageError("the fork needs a name")
     if wanted.snapshot and wanted.at_ms is not None:

@@ -1,7 +1,7 @@
 """Format values for pages: numbers with units, times, record keys and values.
 
-Invariant: pure. Unknown values are dashes, never zeros. Results are plain text: templates escape
-them.
+Invariant: pure. Unknown values are dashes, never zeros. Results are plain text, which templates
+escape.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,11 @@ from penstock.deploy.output import counted, size
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash as wide as a number
 SHOWN_BYTES_MAX: Final = 16 << 10
-"""Longest part of a key or value that a page shows."""
+"""Maximum size of the displayed part of a key or value."""
 JSON_CHARS_MAX: Final = 64 << 10
-"""Longest indented JSON; JSON that is longer with indents is shown unchanged."""
+"""Maximum length of indented JSON. JSON that would be longer with indentation is displayed
+unchanged.
+"""
 HEX_BYTES_MAX: Final = 1 << 10
 LINE_CHARS_MAX: Final = 200
 _HEX_COLUMNS: Final = 16
@@ -77,7 +79,7 @@ def age(value_ms: float | None) -> str:
 @dataclass(frozen=True, slots=True)
 class BytesView:
     """A key or value for a page. kind: "null", "empty", "json", "avro", "protobuf", "text" or
-    "hex". note: additional information, such as its schema, or why it was not decoded.
+    "hex". note: additional information, such as its schema or the reason why it was not decoded.
     """
 
     kind: str

@@ -1,5 +1,5 @@
 """List groups and their lag from all coordinators concurrently, so that a coordinator that does not
-respond neither delays nor hides the groups of others.
+respond does not delay or hide the groups of others.
 """
 
 import time
@@ -16,7 +16,7 @@ from penstock.deploy.console.broker_responses import BrokerResponses, ResponseSe
 from penstock.protocol.client.errors import NoResponse
 
 LAG_S: Final = 8.0
-"""Age from which a lag is not shown. The page requests lags every 5 s."""
+"""Age from which a lag is no longer displayed. The page requests lags every 5 s."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 BODY_BYTES_MAX: Final = 64 << 10
-"""Longest form; longer ones are rejected."""
+"""Maximum size of a form; larger ones are rejected."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -42,7 +42,7 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a form comes from a page of this console. Browsers send Origin with every
+    """Return whether a form was sent from a page of this console. Browsers send Origin with every
     POST.
     """
     origin = headers.get("origin", "")

@@ -1,4 +1,4 @@
-"""Diagnose a cluster from the last responses of brokers, controllers and store.
+"""Diagnose a cluster from the last responses of its brokers, controllers and store.
 
 Invariant: pure. A source is stale if it has not responded for STALE_S; its values are as old as its
 last response.
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 STALE_S: Final = 2.6
-"""Age from which a source is stale. This is more than the time between two measurements, so that a
+"""Age from which a source is stale. It is longer than the time between two measurements, so that a
 healthy cluster is never stale.
 """
 SILENT_S: Final = 1.75
 """Silence after which pages do not send requests to a broker. Heartbeats are sent every 0.5 s."""
 WAITING_S: Final = 1.0
-"""Age of a pending request of the console from which its broker counts as silent."""
+"""Age of a pending request from which its broker counts as silent."""
 SLOW_APPEND_MS: Final = 5_000.0
 CONTROLLERS: Final = "controllers"
 BROKERS: Final = "brokers"
@@ -28,8 +28,8 @@ class BrokerHealth:
     """heartbeat_age_s: age of the last heartbeat if the next one is late, otherwise None.
     ends_in_s: time until the broker is fenced if it stays silent. waiting_s: how long a request of
     the console has been pending. age_s: age of the last values from the broker; None if nothing was
-    requested. append_ms: age of the slowest append. refusal: why the broker rejects the console;
-    empty if it does not.
+    requested. append_ms: age of the slowest append. refusal: the reason why the broker rejects the
+    console; empty if it does not.
     """
 
     node_id: int
@@ -51,8 +51,8 @@ class BrokerHealth:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """silent_s: time since the last response. refusal: why it rejects requests; empty if it does
-    not.
+    """silent_s: time since the last response. refusal: the reason why it rejects requests; empty if
+    it does not.
     """
 
     silent_s: float
@@ -85,7 +85,7 @@ class Health:
 
     @property
     def stale_s(self) -> float:
-        """Return the age of the oldest stale values; 0 if there are none."""
+        """Return the age of the oldest stale values, or 0 if there are none."""
         return max((age for age in self.ages_s.values() if age > STALE_S), default=0.0)
 
 

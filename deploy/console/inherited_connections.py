@@ -1,8 +1,8 @@
 """Serve connections that a node passes over a Unix socket (SCM_RIGHTS).
 
 Each datagram contains a connection and the part of its first request that the node has read. Every
-connection is closed after its first response, so that the next request goes to the node again. The
-process exits after `IDLE_S` without a connection.
+connection is closed after its first response, so that the next request is sent to the node again.
+The process exits after `IDLE_S` without a connection.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from penstock.deploy.console.connection import ConsoleConnection
 from penstock.deploy.node.console import READY, REQUEST_BYTES_MAX
 
 IDLE_S: Final = 1_800.0
-"""Idle time after which the process exits, as long as the idle timeout of logins."""
+"""Idle time after which the process exits. It equals the idle timeout of logins."""
 NICENESS: Final = 10
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def yield_to_node() -> None:
-    """Give the node priority for CPU time, and make the kernel kill this process before the node if
-    memory runs out.
+    """Give the node priority for CPU time, and make the kernel kill this process rather than the
+    node if memory runs out.
     """
     os.nice(NICENESS)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Cache the last page of each address per user, and show it while the cluster does not respond.
+"""Cache the last page of each address per user, and display it while the cluster does not respond.
 
 Invariants: pure; the clock is a parameter. A page is returned only to the session that it was built
 for, and only while the rights of that session are unchanged. Limits: PAGES_MAX pages, BYTES_MAX in
@@ -19,7 +19,7 @@ AGE_S_MAX: Final = 900.0
 
 
 class KeptPage(NamedTuple):
-    """began_at: when the console began to build the page; its values are not newer."""
+    """began_at: the time when the console began to build the page; its values are not newer."""
 
     body: bytes
     began_at: float

@@ -1,7 +1,7 @@
-"""Follow a cluster for the pages: its metadata continuously, its load while a page displays it.
+"""Follow a cluster for the pages: its metadata continuously, and its load while a page displays it.
 
-Invariants: changes nothing in the cluster. The load is measured every two seconds until a minute
-after a page last needed it. Values that cannot be measured keep their last value, and `health`
+Invariants: nothing in the cluster is changed. The load is measured every two seconds until a minute
+after a page last needed it. If values cannot be measured, the last ones are kept, and `health`
 returns their age. Belongs to one event loop.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 WANTED_S: Final = 60.0
 TIMEOUT_S: Final = 5.0
 LOADS_S: Final = 1.5
-"""Longest wait for the loads of brokers; the next measurement requests them again."""
+"""Maximum wait for the loads of brokers; the next measurement requests them again."""
 SEEN_S: Final = 2.0
 QUEUED_MAX: Final = 8
 _PAUSE_S: Final = 0.5
@@ -118,11 +118,11 @@ class LiveCluster:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the last message of a controller."""
+        """Seconds since the last message from a controller."""
         return 0.0 if self._follower is None else self._follower.silent_s
 
     async def sees_topic(self, name: str) -> None:
-        """Wait until the local metadata contains a topic that was just created, at most SEEN_S."""
+        """Wait at most SEEN_S until the local metadata contains a topic that was just created."""
         seen = asyncio.Event()
 
         def note(_delta: "MetadataDelta") -> None:
@@ -140,7 +140,7 @@ class LiveCluster:
             self._changes.discard(note)
 
     async def quorum(self) -> QuorumStatus:
-        """Return the quorum as its leader sees it. Raises NoController."""
+        """Return the quorum as reported by its leader. Raises NoController."""
         client = self._known_client()
         if self.silent_s > STALE_S:
             raise no_controller(client, self._options.controller, self.silent_s)
@@ -150,7 +150,9 @@ class LiveCluster:
             raise no_controller(client, self._options.controller, TIMEOUT_S) from None
 
     async def traces(self, topic_id: UUID, partition: int) -> Sequence[MoveTrace]:
-        """Return the reported moves of the partition; nothing if no controller leads."""
+        """Return the reported moves of the partition, or nothing if there is no leading
+        controller.
+        """
         try:
             response = await self._known_client().trace_move(
                 TraceMove(topic_id=topic_id, partition=partition), timeout_s=TIMEOUT_S
@@ -218,8 +220,8 @@ class LiveCluster:
             load = self._loads.get(node.node_id)
             session = None if load is None else load.session
             age = None if session is None else session.heartbeat_age_ms
-            # The age as of the last report: later heartbeats are unknown, so a small age proves
-            # nothing.
+            # This is the age as of the last report. Later heartbeats are unknown, so a small age
+            # proves nothing.
             is_silent = age is not None and age > SILENT_S * 1_000
             is_outstanding = self._measuring is not None and not node.fenced
             found[node.node_id] = BrokerHealth(
@@ -341,7 +343,7 @@ class LiveCluster:
             queue.put_nowait(sample)
 
     async def _fresh_loads(self) -> "Mapping[NodeId, BrokerLoad] | None":
-        """Return the loads of brokers; None if no controller responds."""
+        """Return the loads of brokers, or None if no controller responds."""
         client = self._known_client()
         if self.silent_s > SILENT_S:
             return None

@@ -1,4 +1,4 @@
-"""Log users of the cluster in: a broker checks user and password, and the console then sends
+"""Log in users of the cluster: a broker checks the user and password, and the console then sends
 requests as that user.
 
 The password stays in the memory of this process until the session ends, because brokers
@@ -19,14 +19,14 @@ from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed
 
 COOKIE: Final = "penstock_session"
 REQUEST_S: Final = 10.0
-"""Longest wait for each response of a broker during a login."""
+"""Maximum wait for each response from a broker during a login."""
 
 
 def to_login(console: Console, request: Request) -> Response:
     """Return the response to a request without a session."""
     path = console.options.inner(request.url.path)
     place = f"{console.options.base}/login?next={quote(path, safe='')}"
-    if "hx-request" in request.headers:  # redirect the whole page, not the fragment
+    if "hx-request" in request.headers:  # redirect the whole page, not just the fragment
         return PlainTextResponse("log in first\n", 401, {"HX-Redirect": place})
     if request.method != "GET" or path.startswith("/live/"):
         return PlainTextResponse("log in first\n", 401)
@@ -60,7 +60,7 @@ async def log_in(request: Request) -> Response:
     except AuthenticationRefused as error:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))
-    except KafkaFailed as error:  # The password may be correct.
+    except KafkaFailed as error:  # The password may still be correct.
         return page(request, "login.html", 502, problem=str(error))
     session = console.sessions.open(user, security, allowed)
     response = RedirectResponse(
@@ -78,7 +78,7 @@ async def log_in(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    """End the session, and drop everything that was kept for it."""
+    """End the session, and drop everything that is cached for it."""
     await form_of(request, changes=False)
     console, session = console_of(request), session_of(request)
     console.sessions.close(session)

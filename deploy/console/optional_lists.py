@@ -1,4 +1,6 @@
-"""Request a list that a broker may reject; a page then shows the reason instead of the list."""
+"""Request a list that a broker may refuse to return. The page then displays the reason instead of
+the list.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +15,7 @@ _T = TypeVar("_T")
 async def listed(
     console: Console, send_request: Callable[[WireClient], list[_T]]
 ) -> tuple[list[_T], str]:
-    """Return the list, or an empty one with the reason. Raises NoResponse."""
+    """Return the list, or an empty list with the reason. Raises NoResponse."""
     return await console.call(_listed, console.bootstrap, send_request)
 
 

@@ -21,13 +21,13 @@ PORT: Final = 9080
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
     """Cluster and address of a console. controller, store: empty if unknown; pages that need them
-    then show an explanation. wal_store: empty if the cluster has none, or if it is unknown.
+    then display an explanation. wal_store: empty if the cluster has none or it is unknown.
 
     names: host names of the console, in addition to addresses and `localhost`. login: whether users
     must log in. security: how the console itself connects to brokers. file_descriptor: a listening
-    socket, instead of host and port. schema_registry: for records. base: path prefix of all pages,
-    such as `/console`; empty for none. is_behind_node: whether a node passes connections to the
-    console; the file descriptor is then a socket to the node.
+    socket, instead of host and port. schema_registry: used to decode records. base: path prefix of
+    all pages, such as `/console`; empty for none. is_behind_node: whether a node passes connections
+    to the console; the file descriptor is then a socket to the node.
     """
 
     bootstrap: str

@@ -1,4 +1,4 @@
-"""Build pages in tasks that may outlive the request that started them; a later request of the
+"""Build pages in tasks that may outlive the request that started them; a later request from the
 browser then fetches the page.
 
 Limits: BUILDS_MAX concurrent builds, BUILDS_OF_SESSION_MAX per logged-in session. A build is
@@ -51,8 +51,8 @@ class PageBuilds(Generic[_T]):
     def begin(
         self, key: Key, build: Callable[[], Awaitable[_T]], changed_at: float = float("-inf")
     ) -> Build[_T]:
-        """Return the build in progress, or start one. changed_at: when the user last changed the
-        cluster. Raises Busy.
+        """Return the build in progress, or start one. changed_at: the time when the user last
+        changed the cluster. Raises Busy.
         """
         loop, now = asyncio.get_running_loop(), time.monotonic()
         found = self._builds.get(key)
@@ -91,7 +91,7 @@ class PageBuilds(Generic[_T]):
             return
         for key, build in list(self._builds.items()):
             if build.task.done():
-                del self._builds[key]  # finished, but not fetched yet
+                del self._builds[key]  # finished but not fetched yet
                 return
         raise Busy("the console already builds too many pages; try again in a moment")
 

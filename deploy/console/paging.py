@@ -31,7 +31,7 @@ class Page(Generic[_T]):
 
 
 def page_of(items: Sequence[_T], number: int) -> Page[_T]:
-    """Return a page; the nearest one if the number does not exist."""
+    """Return a page, or the nearest one if the number does not exist."""
     pages = max(1, -(-len(items) // ROWS_MAX))
     number = min(max(number, 1), pages)
     begin = (number - 1) * ROWS_MAX

@@ -1,7 +1,7 @@
-"""Browse the records of a topic in the object store. Causes no load on brokers.
+"""Browse the records of a topic in the object store. This causes no load on brokers.
 
 Limits: a search reads at most `SEARCHED_RECORDS_MAX` records and `SEARCHED_BYTES_MAX` bytes, ends
-after `SEARCH_S_MAX`, and reports whether it was complete. Needs the `reader` extra. The methods
+after `SEARCH_S_MAX`, and reports whether it was complete. Requires the `reader` extra. The methods
 block.
 """
 
@@ -134,7 +134,7 @@ def find_records(
 
 
 def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:
-    """Return the offsets to read in each partition: as many as fit on a page, or as a search may
+    """Return the offsets to read in each partition: as many as fit on a page or as a search may
     read. Pure.
     """
     each = max(1, SEARCHED_RECORDS_MAX // len(bounds)) if query.is_filtered else query.limit
@@ -148,7 +148,7 @@ def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) ->
 
 
 def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], int, bool]:
-    """Return the rows of the records, how many were read, and whether all were read."""
+    """Return the rows of the records, the number of records read, and whether all were read."""
     from penstock.lake.arrow.row_times import for_python
 
     deadline = time.monotonic() + SEARCH_S_MAX
@@ -159,7 +159,7 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
     for batch in batches:
         searched += batch.num_rows
         size_bytes += batch.nbytes
-        if chosen := _matching(query, batch):  # Arrow cannot infer a type if it is empty
+        if chosen := _matching(query, batch):  # Arrow cannot infer the type of an empty list
             found += for_python(batch.take(chosen)).to_pylist()
         found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]

@@ -1,7 +1,7 @@
 """Request the rights of a user from the brokers (KIP-430).
 
-The console reads metadata and objects without brokers, so it applies the rights itself: a topic
-needs DESCRIBE, its records READ, nodes and objects DESCRIBE on the cluster.
+The console reads metadata and objects without brokers, so it enforces the rights itself: topics
+require DESCRIBE, their records require READ, and nodes and objects require DESCRIBE on the cluster.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ class Rights:
     is_bounded: bool = True
 
     def sees(self, topic: str) -> bool:
-        """Return whether the user may see the topic; for a snapshot topic, its original name
-        decides.
+        """Return whether the user may see the topic; for a snapshot topic, this depends on its
+        original name.
         """
         return not self.is_bounded or topic.partition("@")[0] in self.topics
 
@@ -51,7 +51,7 @@ class Rights:
             raise NotAllowed("this page requires DESCRIBE on the cluster")
 
     def need_topic(self, topic: str, *, records: bool = False) -> None:
-        """Raise NotAllowed if the topic, or its records, must not be shown."""
+        """Raise NotAllowed if the user may not see the topic or its records."""
         if not self.sees(topic):
             raise NotAllowed(f"topic {topic!r} does not exist, or you may not describe it")
         allowed = self.topics.get(topic.partition("@")[0], frozenset())
@@ -71,9 +71,9 @@ EVERYTHING: Final = Rights(is_bounded=False)
 
 
 def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> ClientSecurity:
-    """Return how to connect as this user, after a broker has accepted the password. base: how the
-    console itself connects. Tries both mechanisms of SCRAM. Uses PLAIN, which sends the password
-    itself, only if the console does. Raises AuthenticationRefused, KafkaFailed.
+    """Return the connection settings for this user, after a broker has accepted the password. base:
+    the console's own connection settings. Both SCRAM mechanisms are tried. PLAIN, which sends the
+    password itself, is used only if the console uses it. Raises AuthenticationRefused, KafkaFailed.
     """
     if not user or not password:
         raise AuthenticationRefused("enter a user and a password")
@@ -116,5 +116,5 @@ def request_rights(bootstrap: str, security: ClientSecurity) -> Rights:
 
 
 def operations_of(bits: int) -> frozenset[Operation]:
-    """Return the operations of a bit field; empty if it is not set."""
+    """Return the operations in a bit field, which are empty if it is not set."""
     return frozenset(item for item in Operation if bits >= 0 and bits >> item & 1)

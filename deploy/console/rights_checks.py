@@ -41,7 +41,7 @@ class RightsChecks:
         self._running: WeakKeyDictionary[Session, asyncio.Task[None]] = WeakKeyDictionary()
 
     def begin(self, session: Session, *, is_use: bool = True) -> "asyncio.Task[None] | None":
-        """Return the check that a request of this session must wait for; None if its rights are
+        """Return the check that a request of this session must wait for, or None if its rights are
         recent enough. Does not wait.
         """
         if not session.rights.is_bounded:
@@ -67,7 +67,9 @@ class RightsChecks:
             await asyncio.shield(task)
 
     def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
-        """Let the next request start another check; after a failure, only after a pause."""
+        """Let the next request start another check, but only after a pause if this one has
+        failed.
+        """
         if task.cancelled() or task.exception() is None:
             self._running.pop(session, None)
         else:

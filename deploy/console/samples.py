@@ -14,7 +14,7 @@ INTERVAL_S: Final = 2.0
 """Interval of samples, which is also the interval at which brokers report their loads."""
 
 SAMPLES_MAX: Final = 450
-"""Number of samples that are kept, which cover 15 minutes."""
+"""Number of samples to keep, which cover 15 minutes."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Samples:
         return list(self._samples)
 
     def last_known(self) -> dict[str, Any]:
-        """Return the last known value of each field; None if there is none."""
+        """Return the last known value of each field, or None if there is none."""
         found: dict[str, Any] = dict.fromkeys(_NAMES)
         for sample in reversed(self._samples):
             found = {
@@ -85,7 +85,7 @@ class Samples:
 
 
 def _total(values: list[int | None]) -> int | None:
-    """Return the sum; None if a part is unknown."""
+    """Return the sum, or None if any part is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 

@@ -1,7 +1,8 @@
 """Store the sessions of logged-in users for a limited time, and limit failed logins.
 
-Invariants: pure; clock and tokens are parameters. At most `SESSIONS_MAX` sessions: another login
-ends the longest idle one. Nothing is written to disk, so a restart ends all sessions.
+Invariants: pure; clock and tokens are parameters. There are at most `SESSIONS_MAX` sessions;
+another login ends the one that has been idle longest. Nothing is written to disk, so a restart ends
+all sessions.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,16 @@ SESSIONS_MAX: Final = 200
 SESSION_S_MAX: Final = 8 * 3_600.0
 IDLE_S_MAX: Final = 1_800.0
 FAILURES_MAX: Final = 10
-"""Failed logins from one address within a minute after which further ones are rejected without a
-request to a broker.
+"""Number of failed logins from one address within a minute after which additional ones are rejected
+without a request to a broker.
 """
 FAILURE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 RIGHTS_S: Final = 10.0
 """Age from which rights are requested again."""
 SETTLE_S: Final = 2.0
-"""Time after a change in which each page requests the rights again; afterwards, all brokers have
-applied the change.
+"""Time after a change during which each page requests the rights again. After that, all brokers
+have applied the change.
 """
 UNKNOWN_S: Final = 15.0
 """Age from which rights count as unknown, which is longer than RIGHTS_S plus one request."""
@@ -32,8 +33,8 @@ UNKNOWN_S: Final = 15.0
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """A session of one user. user: empty without login. csrf: its form token. security: how to
-    connect to brokers as this user. rights: as of rights_at.
+    """A session of one user. user: empty without login. csrf: the form token of the session.
+    security: how to connect to brokers as this user. rights: as of rights_at.
     """
 
     token: str
@@ -45,7 +46,7 @@ class Session:
     began_at: float = 0.0
     used_at: float = 0.0
     changed_at: float = float("-inf")
-    """When the user last changed the cluster."""
+    """The time when the user last changed the cluster."""
 
 
 class Sessions:
@@ -61,7 +62,7 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, user: str, security: ClientSecurity, rights: Rights = EVERYTHING) -> Session:
-        """Begin a session; end the longest idle one if there are too many."""
+        """Begin a session. If there are too many, end the one that has been idle longest."""
         now = self._now()
         if len(self._sessions) >= SESSIONS_MAX:
             self.close(min(self._sessions.values(), key=lambda item: item.used_at))
@@ -106,7 +107,7 @@ class Sessions:
         return age_s > RIGHTS_S or (is_use and self.is_settling(session))
 
     def has_rights(self, session: Session) -> bool:
-        """Return whether the rights are recent enough to apply them."""
+        """Return whether the rights are recent enough to be applied."""
         return not session.rights.is_bounded or self._now() - session.rights_at <= UNKNOWN_S
 
     def checked(self, session: Session, rights: Rights) -> None:

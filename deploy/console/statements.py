@@ -22,7 +22,7 @@ CELL_CHARS_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StatementResult:
-    """Cells are strings; None for NULL. numbers: whether each column is numeric."""
+    """Cells are strings, or None for NULL. numbers: whether each column is numeric."""
 
     columns: list[str]
     numbers: list[bool]

@@ -1,7 +1,8 @@
 """Check whether the object store responds, with one request every PROBE_S while pages are open.
 
-Invariants: reads a nonexistent object, so it changes nothing; "not found" is a response. The time
-of a response is the time of its request, so a pause of this process does not hide its age.
+Invariants: the probe reads a nonexistent object, so it changes nothing; "not found" counts as a
+response. The time of a response is the time of its request, so a pause of this process does not
+hide its age.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class StoreProbe:
         self._responded_at: float | None = None
         self._refusal = ""
         self._since: float | None = None
-        """When the checks began; None: they are not running."""
+        """The time when the checks began, or None if they are not running."""
 
     async def run(self) -> None:
         """Check the store repeatedly until canceled."""
@@ -72,7 +73,7 @@ class StoreProbe:
         self._responded_at = requested_at
 
     def health(self) -> StoreHealth | None:
-        """Return the state; None if the store is not watched now."""
+        """Return the state, or None if the store is not currently watched."""
         if self._since is None:
             return None
         since = max(self._since, self._responded_at or 0.0)

@@ -5,6 +5,6 @@ from typing import Any
 
 
 def take_exception(task: "asyncio.Future[Any]") -> None:
-    """Mark the exception of a task as retrieved: asyncio would log it otherwise."""
+    """Mark the exception of a task as retrieved, because asyncio would otherwise log it."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
 """Explain the terms in table headers and on tiles; pages show the explanations as tooltips.
 
-The glossary (docs/reference/glossary.md) has longer explanations.
+The glossary (docs/reference/glossary.md) contains longer explanations.
 """
 
 from collections.abc import Mapping

@@ -30,13 +30,13 @@ TOPIC_ORDERS: Final[Mapping[str, Callable[[TopicView], tuple[float, str]]]] = {
     "size": lambda topic: (-topic.stored_bytes, topic.name),
 }
 BAR_UNITS: Final = 1_000
-"""Width of the time line of a move."""
+"""Width of the timeline of a move."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """One partition. leader: -1 for none. end_offset: None if its leader did not report it; the
-    committed part of the log may end earlier. size_bytes, objects: of the committed part.
+    committed part of the log may end earlier. size_bytes, objects: refer to the committed part.
     """
 
     partition: int
@@ -176,7 +176,7 @@ def view_partitions(
 
 
 def client_view(name: str, partitions: Iterable[PartitionView]) -> clients.TopicView:
-    """Return the topic as clients describe it."""
+    """Return the topic in the form used by clients."""
     return clients.TopicView(
         name,
         [
@@ -189,8 +189,8 @@ def client_view(name: str, partitions: Iterable[PartitionView]) -> clients.Topic
 def end_offset(
     image: MetadataImage, record: PartitionRecord, ends: Mapping[int, int]
 ) -> int | None:
-    """Return the end of a partition's log, or None if its leader did not report it. ends: measured
-    earlier; the committed end in the metadata may be higher by now.
+    """Return the end of a partition's log, or None if its leader did not report it. ends: earlier
+    measurements; the committed end in the metadata may be higher by now.
     """
     measured = ends.get(record.partition)
     data = image.streams.get(record.data_stream_id)
@@ -238,8 +238,8 @@ def fork_source(image: MetadataImage, name: str) -> str:
 
 
 def planned_moves(image: MetadataImage) -> list[PlannedMove]:
-    """Return the last planned move of each partition that ever moved: moves in progress first, then
-    the newest.
+    """Return the last planned move of each partition that has ever moved: moves in progress first,
+    then the newest.
     """
     found = [
         PlannedMove(
@@ -258,7 +258,7 @@ def planned_moves(image: MetadataImage) -> list[PlannedMove]:
 
 
 def bars(move: MoveView) -> list[BarView]:
-    """Place the steps of a move one after the other on a timeline."""
+    """Place the steps of a move one after another on a timeline."""
     known = sum(step.took_ms or 0.0 for step in move.steps)
     scale = BAR_UNITS / known if known else 0.0
     found: list[BarView] = []

@@ -1,1 +1,1 @@
-"""Run a cluster on real data and check the result."""
+"""Run a cluster on real data and verify the result."""

@@ -1,7 +1,7 @@
-"""Describe the bucket of a local cluster: its objects by kind, and the requests made.
+"""Describe the bucket of a local cluster: its objects by type, and the requests made.
 
-Invariant: reads only. Roles come from the controller's metadata; other objects are WAL slots that
-wait for deletion, or fences.
+Invariant: nothing is changed. Roles are taken from the controller's metadata; other objects are WAL
+slots that wait for deletion, or fences.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _SNAPSHOTS: Final = "metadata snapshots"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Objects of one kind."""
+    """Objects of one type."""
 
     name: str
     objects: int
@@ -39,7 +39,7 @@ class Share:
 
 
 def shares_of(state: ClusterState) -> list[Share]:
-    """Return all objects of the bucket by kind."""
+    """Return all objects in the bucket by type."""
     roles = read_metadata(state.controller, _roles)
     found: dict[str, list[int]] = {}
     for key, size_bytes in asyncio.run(_list(state.store_url)):

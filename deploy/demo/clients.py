@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FLUSH_S: Final = 60.0
 SILENCE_S: Final = 30.0
-"""Time without a record after which consuming counts as failed."""
+"""Time without a record after which consuming is considered failed."""
 
 _STEP: Final = 1_000
 _PRODUCER: Final[dict[str, str | int | float | bool]] = {
@@ -94,7 +94,7 @@ def consume(
     progress: Callable[[int], None],
     first: Callable[[], None],
 ) -> Tally:
-    """Read with kafka-python until `expected` records have arrived, and then briefly for
+    """Read with kafka-python until `expected` records have arrived, and then briefly check for
     duplicates. first: called at the first record.
     """
     try:

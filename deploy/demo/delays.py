@@ -14,7 +14,7 @@ from penstock.deploy.demo.flights import Flight
 
 class Delay(NamedTuple):
     """Delays of one carrier. departed: flights with a departure delay; the others were canceled.
-    mean_minutes: None if none departed.
+    mean_minutes: None if no flight departed.
     """
 
     carrier: str

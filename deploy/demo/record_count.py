@@ -1,4 +1,4 @@
-"""Count records sent and received, to find lost, duplicate or changed ones.
+"""Count sent and received records, to find lost, duplicate or changed ones.
 
 Invariant: two counts are equal only if they have the same number of records per key with the same
 timestamps and contents, in any order (the chance that different contents are missed is 1 in 2^32).

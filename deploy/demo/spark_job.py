@@ -1,8 +1,8 @@
 """Compute the average departure delay of each carrier with Spark, and draw a chart.
 
 Invariant: Spark receives the store URL and the topic name, but no broker address. Counts and sums
-are integers, so the result can be compared exactly. Only this module of the package imports
-pyspark. Needs Java 17 or newer.
+are integers, so that the results can be compared exactly. Only this module of the package imports
+pyspark. Requires Java 17 or newer.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ CORES: Final = 2
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").resolve()
 """Log4j configuration that logs only errors."""
 EXECUTORS_TIMEOUT_S: Final = 90.0
-"""Longest wait for the first executor. Spark gives up on a silent master after 60 s, but waits for
+"""Maximum wait for the first executor. Spark gives up on a silent master after 60 s, but waits for
 workers forever.
 """
 _POLL_INTERVAL_S: Final = 0.2
@@ -69,12 +69,12 @@ def check_installed() -> None:
 
 @contextmanager
 def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
-    """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python or the one in the archive,
+    """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python, or the one in the archive,
     instead of `python3`. Raises ExpectedError if the master does not respond.
     """
     address = master.local_address()
     os.environ.setdefault("SPARK_LOCAL_IP", address)
-    # PySpark warns that it does not support pandas 3, which the job does not use.
+    # PySpark warns that it does not support pandas 3, but the job does not use pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark.sql import SparkSession
 

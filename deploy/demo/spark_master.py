@@ -1,7 +1,7 @@
 """Validate the master of the demo's Spark, and explain errors caused by packages missing on
 executors.
 
-Invariant: an error contains the value and a remedy. Must not import pyspark.
+Invariant: an error contains the value and a remedy. Does not import pyspark.
 """
 
 import re
@@ -26,9 +26,9 @@ _CAUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """The master of Spark. url: local[N], or spark://HOST:PORT, optionally with further HOST:PORT
-    after commas. archive: a packed environment for executors; None if they run this Python at the
-    same path.
+    """The master of Spark. url: local[N], or spark://HOST:PORT, optionally followed by more
+    HOST:PORT, separated by commas. archive: a packed environment for executors; None if they run
+    this Python at the same path.
     """
 
     url: str = LOCAL
@@ -39,7 +39,7 @@ class SparkTarget:
         return self.url.startswith("spark://")
 
     def checked(self) -> "SparkTarget":
-        """Return this. Raises UsageError for a value that is invalid on every machine."""
+        """Return this target. Raises UsageError for a value that is invalid on every machine."""
         if not self.is_cluster and not _LOCAL.fullmatch(self.url):
             raise UsageError(
                 f"--master {self.url!r} is not allowed: local[N] or spark://HOST:PORT; for YARN and"

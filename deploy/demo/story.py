@@ -49,7 +49,7 @@ class Demo:
         self._store = store
 
     def run(self) -> bool:
-        """Run the demo; return True if all records were read back."""
+        """Run the demo, and return True if all records were read back."""
         try:
             self._check()
             server = "an S3 server (moto), " if self._store == "moto" else ""
@@ -68,7 +68,7 @@ class Demo:
             style="bold",
             highlight=False,
             markup=False,
-            soft_wrap=True,  # so that a command in it can be copied
+            soft_wrap=True,  # so that a command in the message can be copied
         )
         return not problem
 

@@ -1,7 +1,7 @@
 """Evaluate the gathered facts, with one function per check.
 
 Invariants: pure; the same facts result in the same findings; a check without its facts is
-`unchecked`, never ok. Each limit is a constant with its reason. Must not gather facts.
+`unchecked`, never ok. Each limit is a constant with its reason. No facts are gathered here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from penstock.stream.format.manifest.lease import LEASES_MAX
 from penstock.stream.ports import BrokerIncarnation
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
-"""Maximum number of findings of one kind in a check; further ones add no information."""
+"""Maximum number of findings of one kind in a check; additional ones add no information."""
 
 SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
     "PUT": (500, "a produce request waits for at least one PUT"),
@@ -58,15 +58,15 @@ to 200 ms.
 CLOCK_OFF_MS: Final = 5_000
 CLOCK_FAR_OFF_MS: Final = 60_000
 CONTROLLER_LAG_MS: Final = 5_000
-"""Longest acceptable time since a voter had caught up; an election takes about one second."""
+"""Maximum acceptable time since a voter had caught up; an election takes about one second."""
 FSYNC_MS: Final = 200
 OPEN_FAILS_MS: Final = 5_000
 """Failures to open a partition are ignored for this time, because they occur briefly when
 partitions move or brokers die.
 """
 BACKLOG_SLOTS: Final = 2_000
-"""Uncommitted slots from which a WAL is reported. Brokers normally have a few hundred: they upload
-a block at 64 slots or 30 s, and retry.
+"""Number of uncommitted slots from which a WAL is reported. Brokers normally have a few hundred:
+they upload a block at 64 slots or 30 s, and retry.
 """
 BACKLOG_AGE_MS: Final = 300_000
 BACKUP_AGE_MS: Final = 30_000
@@ -74,8 +74,8 @@ BACKUP_AGE_MS: Final = 30_000
 one second by default.
 """
 BACKUP_OBJECTS: Final = 3_000
-"""Number of log objects without a snapshot from which this is reported; a snapshot is due after
-1,000.
+"""Number of log objects after the last snapshot from which this is reported; a snapshot is due
+after 1,000.
 """
 LEASES_SHARE: Final = 0.9
 
@@ -234,7 +234,7 @@ def versions(cluster: ClusterFacts, queried_controllers: Sequence[ControllerFact
 
 
 def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
-    """Check the brokers. notes: why the balancer excludes a broker, by node id."""
+    """Check the brokers. notes: reasons why the balancer excludes a broker, by node id."""
     alive = [broker for broker in cluster.brokers if not broker.fenced]
     found = [
         f.BROKER_FENCED.found(node_id=broker.node_id) for broker in cluster.brokers if broker.fenced
@@ -392,8 +392,9 @@ def wals(
     is_live: bool = True,
     surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
-    """Check the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
-    is_live: whether brokers are expected to run. surveys: WALs with lost or damaged slots.
+    """Check the WALs. listed_wals: None if the bucket was not listed. now_ms: according to the
+    store's clock. is_live: whether brokers are expected to run. surveys: WALs with lost or damaged
+    slots.
     """
     found = _lost_slots(surveys)
     backlogs: Mapping[BrokerIncarnation, Backlog] = (
@@ -571,7 +572,7 @@ def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Findi
 
 
 def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[Finding]:
-    """Check the orphans. beyond: number of further orphans, whose names are unknown."""
+    """Check the orphans. beyond: number of additional orphans, whose names are unknown."""
     if not suspects:
         return []
     total = sum(suspect.size_bytes for suspect in suspects)
@@ -605,7 +606,9 @@ def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
 def records(
     items: Sequence[RecordFacts], offset_count: int, problems: Sequence[str]
 ) -> CheckResult:
-    """Check the results of reading records. problems: why topics could not be read to the end."""
+    """Check the results of reading records. problems: reasons why topics could not be read to the
+    end.
+    """
     found = [
         f.RECORDS_UNREADABLE.found(
             topic=item.topic,

@@ -2,7 +2,7 @@
 address.
 
 Invariants: every request has a deadline, and a node that does not respond does not delay the
-others. Requests change nothing. Must not judge.
+others. Requests change nothing. Facts are not evaluated here.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from penstock.protocol.gen import describe_cluster, describe_configs
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0
-"""Longest wait for a leader; an election takes one or two seconds."""
+"""Maximum wait for a leader; an election takes one or two seconds."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
 _EXPECTED: Final = re.compile(r"expected (\d+)")
@@ -125,8 +125,8 @@ async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dic
 
 
 async def check_listeners(seen: ClusterFacts, only: Collection[str]) -> list[ListenerFacts]:
-    """Connect to every live broker at each of its addresses. only: names of listeners; empty:
-    all.
+    """Connect to every live broker at each of its addresses. only: names of listeners; if empty,
+    all are checked.
     """
     wanted = [
         (broker.node_id, name, address)
@@ -145,7 +145,9 @@ async def check_listeners(seen: ClusterFacts, only: Collection[str]) -> list[Lis
 
 
 def _check_listener(node_id: int, name: str, address: str) -> ListenerFacts:
-    """Request this broker's configs. Another broker rejects this, and its error names its id."""
+    """Request this broker's configs. A different broker rejects this with an error that contains
+    its id.
+    """
     resource = describe_configs.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=["node.id"]
     )

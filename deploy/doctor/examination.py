@@ -2,7 +2,7 @@
 
 Invariants: every step has a deadline; a step that fails leaves its own check `unchecked` and does
 not affect the others. A transient state (failover, recovery, move) counts only if two examinations,
-`settle_s` apart, find it. Must not contain rules: those are in `checks`.
+`settle_s` apart, find it. The rules are in `checks`.
 """
 
 import asyncio
@@ -104,8 +104,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """The scope of an examination. store, controllers: empty if not given. delete: delete orphans
-    if `confirm` returns True. records: how many of the newest offsets of each partition to read.
+    """The scope of an examination. store, controllers: empty if not given. delete: whether to
+    delete orphans if `confirm` returns True. records: number of the newest offsets of each
+    partition to read.
     """
 
     store: str
@@ -124,7 +125,7 @@ class DoctorOptions:
 
 @dataclass(slots=True)
 class _Gathered:
-    """The facts gathered so far. problems: why a check could not be performed, by check."""
+    """The facts gathered so far. problems: reasons why a check could not be performed, by check."""
 
     store: StoreFacts | None = None
     quorum: QuorumFacts | None = None
@@ -147,7 +148,7 @@ class _Gathered:
 
 
 class Examination:
-    """Examine one deployment. Call `run` once."""
+    """Examines one deployment. Call `run` once."""
 
     def __init__(
         self, options: DoctorOptions, show_progress: ShowProgress, confirm: Confirm
@@ -249,7 +250,7 @@ class Examination:
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
 
     async def _reach_wal_stores(self, stores: WalStores, image: MetadataImage) -> bool:
-        """Return whether the WAL stores of the cluster can be examined. Otherwise, an absent slot
+        """Return whether the WAL stores of the cluster can be examined. If not, an absent slot
         proves nothing.
         """
         gathered = self._gathered
@@ -296,7 +297,9 @@ class Examination:
         return self._gathered.store is not None and not self._gathered.store.error
 
     async def _read_backup_facts(self, cluster_id: str) -> None:
-        """Read the backup and the manifest. They precede the listing, which may take long."""
+        """Read the backup and the manifest. This is done before the listing, which may take a long
+        time.
+        """
         gathered, store = self._gathered, self._store
         if store is None or not self._store_works():
             return
@@ -376,8 +379,8 @@ class Examination:
             await asyncio.sleep(max(0.0, wait_s))
 
     async def _refresh_metadata(self, metadata: Metadata) -> None:
-        """Read the metadata again; if that fails, discard the listing, which cannot be evaluated
-        without it.
+        """Read the metadata again. If this fails, discard the listing, which cannot be evaluated
+        without the metadata.
         """
         gathered = self._gathered
         if metadata.is_live and (gathered.quorum is None or gathered.quorum.quorum is None):
@@ -460,8 +463,8 @@ class Examination:
                 checks.setdefault(check.name, self._unchecked(check.name))
 
     def _judge_metadata(self, cluster: ClusterFacts) -> None:
-        """Check brokers, partitions and WALs. If the metadata come from a backup, check only WALs,
-        because no node may be running.
+        """Check brokers, partitions and WALs. If the metadata is from a backup, check only WALs,
+        because no nodes may be running.
         """
         gathered, checks = self._gathered, self._gathered.checks
         metadata, inventory = self._metadata, gathered.inventory

@@ -1,7 +1,7 @@
 """Define the gathered facts of a deployment, as values.
 
-Invariants: pure and frozen. Unless noted otherwise, times are milliseconds by the wall clock of
-this machine. Missing facts are None, with the reason in another field.
+Invariants: pure and frozen. Unless noted otherwise, times are in milliseconds, according to the
+wall clock of this machine. Missing facts are None, with the reason in another field.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class ClockSpan:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """The responses of the store. error: why it cannot be used. ignored: how it ignored the
-    condition of a write. latencies_ms: by operation.
+    """The responses of the store. error: the reason why it cannot be used. ignored: how the store
+    ignored the condition of a write. latencies_ms: by operation.
     """
 
     url: str
@@ -59,7 +59,8 @@ class ControllerFacts:
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
     """The responses of the controllers. quorum: None without a leader or a response. notes,
-    problems: from the leader, by broker id. faults: if none responds, the reasons by address.
+    problems: from the leader, by broker id. faults: the reasons by address if no controller
+    responds.
     """
 
     addresses: str
@@ -145,7 +146,7 @@ class WalFacts:
     is_alive: bool
     recoverer: BrokerIncarnation
     is_outside: bool = False
-    """Whether it is in the cluster's own store, although the cluster has a WAL store."""
+    """Whether the WAL is in the cluster's own store although the cluster has a WAL store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """List the partitions and objects that brokers report as failing.
 
-Invariant: pure. Reports that the metadata no longer confirms (another leader, an unreferenced
-object) are omitted.
+Invariant: pure. Reports that the metadata no longer confirms (because of a new leader or an
+unreferenced object) are omitted.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 SUBJECTS_SHOWN_MAX: Final = 5
-"""Maximum number of names in one sentence; further names are counted."""
+"""Maximum number of names in one sentence; additional names are only counted."""
 
 
 class Level(Enum):
@@ -63,8 +63,8 @@ class Kind:
 
     Invariants: pure. Scripts rely on the codes: never change the meaning of a code. A sentence
     describes the problem; a remedy refers to existing commands and settings. A test compares
-    `docs/reference/doctor.md`, which is generated from this module. Must not gather or evaluate
-    facts: `examination` and `checks` do that.
+    `docs/reference/doctor.md`, which is generated from this module. Facts are gathered in
+    `examination` and evaluated in `checks`.
     """
 
     code: str
@@ -107,7 +107,7 @@ def unchecked(name: str, why: str, *, failed: bool = False) -> CheckResult:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of others."""
+    """Return the first names, and the number of the others."""
     shown = ", ".join(names[:SUBJECTS_SHOWN_MAX])
     return (
         shown
@@ -544,7 +544,7 @@ MANIFEST: Final = "manifest"
 TABLES: Final = "tables"
 OBJECTS: Final = "objects"
 RECORDS: Final = "records"
-"""Made only on request."""
+"""This check is performed only on request."""
 
 CHECKS: Final = (
     Check(

@@ -18,7 +18,7 @@ from penstock.stream.format.manifest.model import ManifestRoot
 from penstock.stream.ports import IN_STORE
 
 FIRST_LISTENER = "first"
-"""Placeholder for the name of a broker's first listener, which the metadata do not contain."""
+"""Placeholder for the name of a broker's first listener, which the metadata does not contain."""
 
 
 def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
@@ -137,8 +137,8 @@ def found_in_manifest(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
 
 
 def _broker(node: NodeState) -> BrokerFacts:
-    """Return the facts of a broker. A listener without a host uses the host of the machine, as in
-    clients.
+    """Return the facts of a broker. A listener without a host uses the host of the machine, as
+    clients do.
     """
     endpoints = [
         (FIRST_LISTENER, node.host, node.port),

@@ -41,13 +41,13 @@ PARTS: Final = (
     *(f"{DATA_ROOT}{digit}" for digit in "0123456789abcdef"),
     WAL_ROOT, META_ROOT, MANIFEST_ROOT, LEASE_ROOT, PROBE_ROOT, SPARK_ROOT, STAGED_ROOT,
 )  # fmt: skip
-"""Prefixes that are listed one by one. Data keys begin with reversed ids, so their 16 parts are
+"""Prefixes that are listed separately. Data keys begin with reversed ids, so their 16 parts are
 equally large.
 """
 
 CANDIDATES_MAX: Final = 100_000
-"""Maximum number of names that are stored, for missing objects and for orphans each; further ones
-are only counted.
+"""Maximum number of names that are stored for missing objects and for orphans; additional ones are
+only counted.
 """
 
 STAGED_AGE_MS: Final = 7 * 24 * 3_600_000
@@ -86,7 +86,7 @@ class LostRange(NamedTuple):
 @dataclass(slots=True)
 class Backlog:
     """Uncommitted slots of one running WAL. newest: (key, modified) of its last listed slot,
-    committed or not.
+    whether committed or not.
     """
 
     slots: int = 0
@@ -109,8 +109,8 @@ class Suspects:
 
 
 class Inventory:
-    """Collect the listed keys. image: returns the current metadata. now_ms: by the store's clock.
-    wal_stores: the WAL stores that are listed.
+    """Collects the listed keys. image: returns the current metadata. now_ms: according to the
+    store's clock. wal_stores: the WAL stores that are listed.
 
     Keys arrive page by page and in order within a part. The image is read when a key arrives and
     again at the end. Memory is bounded by the names of referenced objects, which the image contains
@@ -184,7 +184,9 @@ class Inventory:
     # --- afterwards, with the newest image ---------------------------------------------------
 
     def missing(self) -> list[Expected]:
-        """Return referenced objects that were not listed. Request each by name to be sure."""
+        """Return referenced objects that were not listed. The caller must request each by name to
+        be sure.
+        """
         return [
             expected
             for expected in self._missing
@@ -293,8 +295,8 @@ class Inventory:
             self.foreign.add(info)
 
     def _probe(self, info: ObjectInfo) -> None:
-        """Count old probe objects. Brokers overwrite their own, but those of a killed process
-        remain.
+        """Count old probe objects. Brokers overwrite their own probe objects, but those of a killed
+        process remain.
         """
         if is_left_probe(info.key):
             self._add_unknown(info)
@@ -304,7 +306,7 @@ class Inventory:
         self.staged[name] = min(self.staged.get(name, info.modified_ms), info.modified_ms)
 
     def _spark(self, info: ObjectInfo) -> None:
-        """Skip keys of Spark queries: their checkpoints are stored elsewhere."""
+        """Skip keys of Spark queries, because their checkpoints are stored elsewhere."""
 
     _sort: Final = {
         "data": _data,
@@ -341,7 +343,9 @@ def is_unknown(image: MetadataImage, key: str) -> bool:
 
 
 def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[LostRange]:
-    """Return the ranges in these objects, by topic, partition, kind and offset. O(all ranges)."""
+    """Return the ranges in these objects, by topic, partition, kind and offset. This takes O(all
+    ranges).
+    """
     gone = frozenset(object_ids)
     found: list[LostRange] = []
     for stream in image.streams if gone else ():

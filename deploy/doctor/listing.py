@@ -1,8 +1,8 @@
 """List the bucket into an inventory, request missing objects by name, and delete orphans.
 
-Invariants: lists `LISTS_AT_ONCE` parts at once, page by page. Deletes only orphans of the inventory
-that the metadata, refreshed before each batch, still do not contain. Must not decide which objects
-are orphans: `inventory` does.
+Invariants: `LISTS_AT_ONCE` parts are listed concurrently, page by page. Only orphans of the
+inventory are deleted, and only if the metadata, refreshed before each batch, still does not contain
+them. Which objects are orphans is decided in `inventory`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from penstock.objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Obje
 LISTS_AT_ONCE: Final = 8
 HEADS_AT_ONCE: Final = 16
 HEADS_MAX: Final = 1_000
-"""Maximum number of missing objects that are requested by name. Further ones count as missing,
+"""Maximum number of missing objects that are requested by name. Additional ones count as missing,
 because they are referenced but were not listed.
 """
 
@@ -46,7 +46,7 @@ async def list_all(store: ObjectStore, inventory: Inventory, progress: Progress)
 
 
 async def confirm_missing(store: ObjectStore, expected: Sequence[Expected]) -> list[Expected]:
-    """Return the objects that a HEAD does not find either. Raises ObjectStoreError."""
+    """Return the objects that HEAD requests do not find either. Raises ObjectStoreError."""
     turns = asyncio.Semaphore(HEADS_AT_ONCE)
 
     async def is_gone(item: Expected) -> bool:
@@ -67,8 +67,8 @@ async def confirm_missing(store: ObjectStore, expected: Sequence[Expected]) -> l
 async def delete_orphans(
     store: ObjectStore, metadata: Metadata, orphans: Sequence[Suspect], progress: Progress
 ) -> int:
-    """Delete orphans and return how many. metadata: of the running controllers. Raises
-    ObjectStoreError, ControllerError, TimeoutError.
+    """Delete orphans and return their number. metadata: the metadata of the running controllers.
+    Raises ObjectStoreError, ControllerError, TimeoutError.
     """
     assert metadata.is_live, "a backup does not know what was committed since"
     deleted = 0

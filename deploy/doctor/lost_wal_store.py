@@ -27,7 +27,7 @@ class Abandonment(msgspec.Struct, frozen=True, kw_only=True):
     brokers: live brokers whose WALs are in the store, which prevent abandoning it. dead_brokers:
     dead brokers whose WALs have not ended. lost: the lost ranges; end_offset is -1 if unknown.
     removed: intact ranges, and deleted records that could be restored, which are removed as well.
-    done: nothing refers to the store any more.
+    done: whether nothing refers to the store any more.
     """
 
     store_id: int
@@ -42,7 +42,7 @@ class Abandonment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assess(image: MetadataImage, store: WalStoreRecord) -> Abandonment:
-    """Return the state of a WAL store. O(log entries)."""
+    """Return the state of a WAL store. This takes O(log entries)."""
     store_id = store.store_id
     lost, removed = gaps_of_lost_stores(image, {store_id}, all_dead=False)
     dead = sorted(
@@ -83,8 +83,8 @@ def find_wal_store(image: MetadataImage, store_id: int | None) -> WalStoreRecord
 async def abandon_wal_store(
     address: str, store_id: int | None, *, accept: bool, wait_s: float
 ) -> Abandonment:
-    """Return the state of the WAL store before it is abandoned, or after that if `accept`. Raises
-    ExpectedError, ControllerError and TimeoutError.
+    """Return the state of the WAL store: without `accept`, before it is abandoned; otherwise, after
+    that. Raises ExpectedError, ControllerError and TimeoutError.
     """
     metadata, client = LiveMetadata(address), connect(address)
     try:
@@ -110,7 +110,7 @@ async def _record(
     client: ControllerClient, metadata: LiveMetadata, store: WalStoreRecord, deadline: float
 ) -> Abandonment:
     """Abandon the store, after the leases of dead brokers have ended. Return the state before that,
-    with the losses of brokers that died meanwhile.
+    with the losses of brokers that have died in the meantime.
     """
     request = AbandonWalStore(store_id=WalStoreId(store.store_id), uuid=store.uuid)
     while True:

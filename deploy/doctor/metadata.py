@@ -1,8 +1,8 @@
 """Read the metadata, from the running controllers or from their backup in the store.
 
 Invariant: after `refresh`, the image contains everything that was committed before the call, so an
-object that is unknown afterwards was unknown to every node. A backup may be older, but the objects
-that it references have not been deleted (docs/design/disaster-recovery.md).
+object that is still unknown after that was unknown to every node. A backup may be older, but the
+objects that it references have not been deleted (docs/design/disaster-recovery.md).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Metadata(Protocol):
 
 
 class LiveMetadata:
-    """Follow the controllers as an observer. It has no session, so it changes nothing."""
+    """Follows the controllers as an observer. It has no session, so it changes nothing."""
 
     is_live = True
 
@@ -66,8 +66,8 @@ class LiveMetadata:
 
 
 class StoredMetadata:
-    """Read the newest snapshot and the backup log after it. Call `refresh` first. Memory: the
-    records after the snapshot, twice.
+    """Read the newest snapshot and the backup log after it. Call `refresh` first. Memory: twice the
+    records after the snapshot.
     """
 
     is_live = False
@@ -95,4 +95,4 @@ class StoredMetadata:
         self._image = image
 
     async def close(self) -> None:
-        """Do nothing: no resource is open."""
+        """Do nothing, because no resources are open."""

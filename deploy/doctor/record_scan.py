@@ -1,7 +1,7 @@
 """Read the newest records of each partition from the store, and find those that cannot be read.
 
-Limits: the caller bounds the offsets of a partition; the memory is bounded like that of one scan.
-Needs the `reader` extra. The functions block; call them in a thread.
+Limits: the caller bounds the offsets of a partition; memory is bounded like that of one scan.
+Requires the `reader` extra. The functions block; call them in a thread.
 """
 
 from importlib import import_module
@@ -12,8 +12,8 @@ from penstock.deploy.doctor.facts import RecordFacts
 
 
 class RecordsRead(NamedTuple):
-    """offsets: number of offsets read. problem: why the topic could not be read completely, or
-    empty.
+    """offsets: number of offsets read. problem: the reason why the topic could not be read
+    completely, or empty.
     """
 
     partitions: list[RecordFacts]
@@ -22,7 +22,7 @@ class RecordsRead(NamedTuple):
 
 
 def missing_package() -> str:
-    """Return the missing package for reading records, or an empty string."""
+    """Return the name of a missing package that is needed to read records, or an empty string."""
     try:
         import_module("penstock.lake.arrow.topic_scan")
     except ImportError as error:

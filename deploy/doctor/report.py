@@ -1,4 +1,4 @@
-"""Collect all findings and choose the exit code.
+"""Collect all findings and determine the exit code.
 
 Invariant: pure. Exit codes: 0 no problem, 1 a finding needs action, 2 no such finding but a
 requested check could not be performed.

@@ -1,8 +1,8 @@
 """Examine the object store: availability, conditional writes, latencies, clock, backup and
 manifest.
 
-Invariants: writes only below `probe/doctor-`, and always deletes its objects. Every request has a
-deadline. Must not judge.
+Invariants: objects are written only below `probe/doctor-` and always deleted. Every request has a
+deadline. Facts are not evaluated here.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ async def check_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
 async def _measure(
     store: ObjectStore, key: str
 ) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
-    """Measure latencies and the clock. The time to connect is not included, because the probe has
+    """Measure latencies and the clock. The connection time is not included, because the probe has
     already opened a connection.
     """
     puts: list[float] = []
@@ -199,7 +199,7 @@ async def broker_clocks(
             header = parse_header(await store.get_range(key, 0, HEADER_BYTES), key)
         except (ObjectNotFound, ObjectCorrupt, FormatUnknown):
             continue
-        if header.writer == writer:  # fences contain the clock of the recoverer
+        if header.writer == writer:  # fences contain the clock of the recoverer instead
             ahead_ms = header.created_ms - modified_ms
             who = f"broker {writer.node_id}"
             found.append(

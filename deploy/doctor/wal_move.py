@@ -28,7 +28,7 @@ _STATES: Final = {
 
 
 class TopicLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots in a WAL store to which the logs of one topic, snapshot or deleted topic refer."""
+    """The slots in a WAL store that the logs of one topic, snapshot or deleted topic refer to."""
 
     topic: str
     partition_count: int
@@ -61,7 +61,7 @@ class WalMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assess(image: MetadataImage, store: WalStoreRecord) -> WalMove:
-    """Return the remaining contents of a WAL store. O(log entries)."""
+    """Return the remaining contents of a WAL store. This takes O(log entries)."""
     store_id, nodes = store.store_id, image.nodes
     writers = [wal.writer for wal in wals_in(image, store_id)]
     placed = placed_in(image, store_id)
@@ -137,8 +137,8 @@ def is_done(found: WalMove, target: str) -> bool:
 async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
     """Move the WALs of all brokers to the target: `store`, or the URL of the WAL store without
     credentials. Return the remaining contents after `wait_s`, or once another command has undone
-    the move. With an empty target, nothing is moved. If the WAL store is reported as drained, this
-    is also in the backup of the metadata. Raises ExpectedError, ControllerError and TimeoutError.
+    the move. With an empty target, nothing is moved. If the WAL store is reported as drained, the
+    metadata backup already contains this. Raises ExpectedError, ControllerError and TimeoutError.
     """
     metadata, client = LiveMetadata(address), connect(address)
     try:
@@ -162,7 +162,7 @@ async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
                 if is_done(found, target):
                     return found
             elif found.state == _STATES[DrainState.ENDED]:
-                await client.drain_wal_store(again)  # responds once the backup contains the end
+                await client.drain_wal_store(again)  # this returns once the backup contains the end
                 return found
             elif found.state != _STATES[DrainState.DRAINING]:
                 return found

@@ -33,8 +33,8 @@ class LostSlot(msgspec.Struct, frozen=True):
 
 class LostTail(msgspec.Struct, frozen=True):
     """Records that one partition loses with these slots: those from start_offset. end_offset: one
-    past the last record in later slots, or None if later slots contain none; then the loss is
-    uncertain.
+    past the last record in later slots, or None if later slots contain none; in which case the loss
+    is uncertain.
     """
 
     topic: str
@@ -68,10 +68,10 @@ async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey
     """Return the running WALs with lost or damaged slots, without those in abandoned WAL stores.
     Raises ObjectStoreError, NotContiguous.
 
-    Invariants: only reads, with the rules of recovery (`stream.recovery.recoverer`,
+    Invariants: this only reads, with the rules of recovery (`stream.recovery.recoverer`,
     `stream.recovery.salvage`), so the result is the same. A slot that is committed in the meantime
-    is not lost: its writer still had the records. Must not accept a loss. Cost: one LIST for each
-    WAL and one GET for each of its uncommitted slots.
+    is not lost: its writer still had the records. No loss is ever accepted here. Cost: one LIST for
+    each WAL and one GET for each of its uncommitted slots.
     """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
 
@@ -90,7 +90,7 @@ async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey
 
 async def reach_wal_stores(stores: WalStores, image: MetadataImage) -> None:
     """Check that the WAL stores of the cluster are reachable, so that an absent slot is known to be
-    lost. Raises ExpectedError if none is given, WalStoreWrong if it is the wrong one, and
+    lost. Raises ExpectedError if no WAL store is given, WalStoreWrong if it is the wrong one, and
     ObjectStoreError.
     """
     needed = image.nodes.needed_wal_store

@@ -1,3 +1,3 @@
-"""Run a whole cluster on one machine: plan it as values, start it as processes, supervise it and
-remove every trace of it.
+"""Run a whole cluster on one machine: plan it, start its processes, supervise them, and remove
+every trace of them.
 """

@@ -1,4 +1,4 @@
-"""Choose the bytecode directory of the processes of a local cluster if the installation is not
+"""Choose the bytecode directory for the processes of a local cluster if the installation is not
 compiled.
 """
 
@@ -20,9 +20,9 @@ def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, s
     set, prevents Python from storing bytecode. Every process would then compile 500 modules at
     startup, which takes more than half of its CPU time. This module stores the bytecode in a user
     directory instead. Invariants: no effect if the installation is compiled, Python may compile it,
-    or a cache directory is set. Never writes next to the sources. No other user can write to the
-    directory. Not used by nodes that operators start. Must not import anything expensive: it runs
-    first.
+    or a cache directory is set. Nothing is written next to the sources. No other user can write to
+    the directory. Not used by nodes that operators start. Nothing expensive is imported, because
+    this runs first.
     """
     changed = dict(given)
     if (

@@ -1,8 +1,8 @@
 """Create a certificate authority and certificates for development and tests.
 
 Keys use the curve P-256. Every certificate has a unique serial number and the key identifiers of
-RFC 5280, without which Python 3.13 and newer reject it. Not for production: the key of the
-authority is stored next to the certificates.
+RFC 5280, which Python 3.13 and newer require. Not for production: the key of the authority is
+stored next to the certificates.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ _BEFORE: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Certificate:
-    """A private key and its certificate, as PEM."""
+    """A private key and its certificate, in PEM format."""
 
     key: bytes
     certificate: bytes

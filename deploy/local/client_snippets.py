@@ -23,7 +23,7 @@ _PLACEHOLDER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Templates for one client, with words in capitals as placeholders: see `filled`. package: the
+    """Templates for one client, with uppercase words as placeholders: see `filled`. package: the
     Python package that the program imports.
     """
 
@@ -229,7 +229,7 @@ def lines(
     hides_secrets: bool = False,
 ) -> list[str]:
     """Return one line for each client, without Spark if other processes cannot read the store.
-    hides_secrets: show `***` instead of passwords and keys.
+    hides_secrets: whether to show `***` instead of passwords and keys.
     """
     if hides_secrets:
         security, store = security.redacted(), redact_url(store)

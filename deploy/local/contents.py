@@ -59,8 +59,8 @@ class FirstContents:
 def create_topics(
     bootstrap: str, topics: Mapping[str, int], *, keeps_all: bool = False
 ) -> set[str]:
-    """Create topics and return those that did not exist. keeps_all: whether to retain records of
-    any age, such as the records of a seed. Raises KafkaFailed.
+    """Create topics and return those that did not exist. keeps_all: whether to retain records
+    regardless of their age, such as seed records. Raises KafkaFailed.
     """
     from penstock.deploy.clients.wire import WireClient
     from penstock.protocol import apis

@@ -1,8 +1,8 @@
 """Run `penstock dev`, from checking its options until the last process has ended.
 
-Invariant: errors in ports, bucket or options are reported before any process starts. At the end the
-state file and all temporary files are removed, and no process is left, whichever signals arrive.
-Prints only the ready line on stdout.
+Invariant: errors in ports, bucket or options are reported before any process starts. At the end,
+the state file and all temporary files are removed, and no process is left, regardless of the
+signals that arrive. Prints only the ready line on stdout.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ def run_dev(
     contents: FirstContents | None = None,
 ) -> None:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP. state_path: None for the default path, or
-    another one in the same directory if another cluster uses it. started_at: by time.monotonic(),
-    for the ready line. Raises ExpectedError.
+    another one in the same directory if another cluster uses it. started_at: according to
+    time.monotonic(), for the ready line. Raises ExpectedError.
     """
     lifeline.die_with_parent(os.environ)
     signals = EndingSignals()
@@ -305,7 +305,7 @@ class _Dev:
 
     @contextmanager
     def _web_console(self) -> Generator[None, None, None]:
-        """Serve the console in this context, if it is requested and installed."""
+        """Serve the console while this context lasts, if it is requested and installed."""
         options = self._options
         listening = listen_for_console(options.console_port) if options.console else None
         if listening is None and options.console:
@@ -375,8 +375,8 @@ class _Dev:
         self._on_recorded()
 
     def _ready(self) -> None:
-        """Create topics before the ready line, for clients that wait for it; write records
-        afterwards.
+        """Create topics before the ready line, for clients that wait for it, and write records
+        after it.
         """
         if self._stop.is_set():
             return

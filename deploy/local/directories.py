@@ -1,6 +1,6 @@
 """Choose the directory of a local cluster's controllers.
 
-Invariant: with a persistent store, the journal is kept as well; otherwise the next start would
+Invariant: with a persistent store, the journal is kept as well; otherwise, the next start would
 treat the bucket as empty. With a store in memory, the directory is temporary: it is removed at the
 end or, after a kill, by the next start.
 """
@@ -36,7 +36,8 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
         data = user_directory(environment, "XDG_DATA_HOME", ".local/share")
         yield str(data / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
-        # Not with mkdtemp: a signal could arrive between the creation of the directory and `try`.
+        # mkdtemp is not used, because a signal could arrive between the creation of the directory
+        # and `try`.
         name = f"{TEMPORARY_PREFIX}{os.getpid()}-{token_hex(8)}"
         directory = Path(tempfile.gettempdir()) / name
         try:

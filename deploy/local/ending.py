@@ -10,7 +10,7 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndingSignals:
-    """Install the handlers, in the main thread. After the block of `with`, signals are ignored.
+    """Installs the handlers, in the main thread. After the `with` block, signals are ignored.
 
     Invariant: at most one signal raises KeyboardInterrupt, and only before the event loop handles
     signals; all later ones are passed to the event loop, or ignored. The handlers stay installed:
@@ -34,7 +34,8 @@ class EndingSignals:
     def calling(self, call: Callable[[], None]) -> Generator[None]:
         """Call a function in the running event loop for each signal, instead of raising."""
         loop = asyncio.get_running_loop()
-        # Not by `loop.add_signal_handler`: the loop restores the default action when it closes.
+        # `loop.add_signal_handler` is not used, because the loop restores the default action when
+        # it closes.
         self._call = lambda: loop.call_soon_threadsafe(call)
         try:
             yield

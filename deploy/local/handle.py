@@ -29,8 +29,8 @@ _POLL_INTERVAL_S: Final = 0.02
 
 
 class LocalCluster:
-    """Run `penstock dev`: `with LocalCluster(["--brokers", "2"]) as cluster: ...`. arguments: of
-    `penstock dev`; without --port any free ports.
+    """Runs `penstock dev`: `with LocalCluster(["--brokers", "2"]) as cluster: ...`. arguments:
+    arguments of `penstock dev`; without --port, any free ports are used.
     """
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
@@ -97,7 +97,7 @@ class LocalCluster:
     def wait_for_new(
         self, killed: Sequence[ProcessState], timeout_s: float = READY_TIMEOUT_S
     ) -> ClusterState:
-        """Wait until each of these processes was replaced and serves again."""
+        """Wait until each of these processes has been replaced and serves again."""
         before = {(process.role, process.node_id): process.starts for process in killed}
 
         def are_new(state: ClusterState) -> bool:
@@ -113,7 +113,7 @@ class LocalCluster:
         return self.wait_until(are_new, timeout_s, "new processes in place of the killed ones")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Stop the cluster as Ctrl-C does, and return its exit code."""
+        """Stop the cluster like Ctrl-C, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(STOP_TIMEOUT_S)
@@ -128,7 +128,7 @@ class LocalCluster:
                 process.wait()
         if process is not None and process.stdout is not None:
             process.stdout.close()
-        if process is not None and process.returncode:  # was killed or failed
+        if process is not None and process.returncode:  # the cluster was killed or has failed
             remove_leftovers()
         self._closed.set()
         self._directory.cleanup()

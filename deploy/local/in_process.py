@@ -65,10 +65,10 @@ async def run_in_process(
     """Serve until `stop` is set. ready: called with the cluster id. Raises PortTaken, or
     ClusterFailed when a node exits.
 
-    Invariants: brokers and controllers are the same classes as in separate processes, and talk over
-    sockets. A broker that exits is restarted, because the exit of the process would lose all data;
-    if a controller exits, the cluster stops. Not suitable for failure tests: single nodes cannot be
-    killed.
+    Invariants: brokers and controllers are the same classes as in separate processes, and
+    communicate over sockets. A broker that exits is restarted, because the exit of the process
+    would lose all data; if a controller exits, the cluster stops. This is not suitable for failure
+    tests, because single nodes cannot be killed.
     """
     keep_freed_memory()
     raise_open_files_limit()
@@ -150,7 +150,7 @@ class InProcessBroker:
             await asyncio.sleep(backoff.next_s())
 
     async def _first_broker(self) -> Broker:
-        """Raises PortTaken if the port was taken since it was chosen, or ClusterFailed."""
+        """Raises PortTaken if the port has been taken since it was chosen, or ClusterFailed."""
         try:
             return await self._start_broker()
         except ListenerPortTaken as error:
@@ -178,7 +178,7 @@ async def _controller(
     config = _load(process)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     controllers = config.part(ControllerConfig)
-    # A broker in this process cannot die alone, so a broken stream only indicates a blocked event
+    # A broker in this process cannot die alone, so a broken stream merely indicates a blocked event
     # loop.
     controllers = msgspec.structs.replace(
         controllers, session_grace_ms=controllers.session_timeout_ms

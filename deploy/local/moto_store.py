@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
-"""Limit of objects in memory; moto moves larger ones to temporary files. With moto's default, an 8
-MiB PUT would take twice as long.
+"""Maximum size of objects in memory; moto moves larger ones to temporary files. With moto's
+default, an 8 MiB PUT would take twice as long.
 """
 
 _SWITCH_INTERVAL_S: Final = 0.000_5
-"""Longest time for which a computing thread keeps the GIL. A request releases the GIL about ten
+"""Maximum time for which a computing thread keeps the GIL. A request releases the GIL about ten
 times, and may wait this long each time. With Python's default of 5 ms, PUTs took 200 ms instead of
 4 ms while there were readers.
 """
@@ -48,7 +48,7 @@ Response = tuple[str, list[tuple[str, str]], bytes]
 
 
 class Front:
-    """Call moto, count requests, and serialize writes."""
+    """Calls moto, counts requests, and serializes writes."""
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
@@ -99,7 +99,7 @@ def _write_nothing(_data: bytes) -> None:
 
 
 def check_installed() -> None:
-    """Raise ExpectedError with the install command if moto or a package of its server is
+    """Raise ExpectedError with the install command if moto or a package required by its server is
     missing.
     """
     missing = next(
@@ -112,12 +112,12 @@ def check_installed() -> None:
 
 
 def make_front(*buckets: str) -> Front:
-    """Return moto's S3 with these buckets. Takes about 1 s: it imports moto."""
+    """Return moto's S3 with these buckets. This takes about 1 s, because it imports moto."""
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
     from moto.moto_server import werkzeug_app
     from werkzeug.test import Client
 
-    # The variable MOTO_DISABLE_GLOBAL_CORS has no effect if something imported moto before.
+    # The variable MOTO_DISABLE_GLOBAL_CORS has no effect if moto was imported earlier.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     app = werkzeug_app.create_backend_app("s3")
     for bucket in buckets:
@@ -156,7 +156,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore errors of clients that are killed during a request; print other errors."""
+        """Ignore errors of clients that are killed during a request, and print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
@@ -175,8 +175,8 @@ class _Lines(io.BufferedReader):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serve HTTP/1.1 with open connections. Reads the whole body before it responds; sends the
-    response in one piece.
+    """Serves HTTP/1.1 with persistent connections. It reads the whole body before it responds, and
+    sends the response in one piece.
     """
 
     protocol_version = "HTTP/1.1"
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self) -> None:
         if (
             self._lines.has_ended
-        ):  # The client disconnected while sending headers: like S3, do nothing.
+        ):  # The client has disconnected while sending headers: like S3, do nothing.
             self.close_connection = True
             return
         has_length = "Content-Length" in self.headers
@@ -227,8 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _respond
 
     def _is_allowed(self, body: bytes) -> bool:
-        """Reject requests of web pages, by `Origin` and by names that resolve to this machine (DNS
-        rebinding), and requests without a signature.
+        """Reject requests from web pages, identified by `Origin` or by a name that resolves to this
+        machine (DNS rebinding), and requests without a signature.
         """
         host = self.headers.get("Host", "")
         if "Origin" in self.headers or (self.is_local and not _is_local_name(host)):
@@ -269,7 +269,9 @@ class _Handler(BaseHTTPRequestHandler):
         return environ
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Do not log requests: a line for each takes time and would flood the terminal."""
+        """Do not log requests, because a line per request takes time and would flood the
+        terminal.
+        """
 
 
 def _is_local_name(host: str) -> bool:

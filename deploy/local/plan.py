@@ -1,6 +1,6 @@
-"""Plan a local cluster: which processes, with which arguments, on which ports.
+"""Plan a local cluster: its processes, their arguments and their ports.
 
-Invariant: pure; the same options and ports result in the same plan. Times are shorter than in
+Invariant: pure; the same options and ports result in the same plan. Timeouts are shorter than in
 production, because developers wait for them.
 """
 
@@ -27,7 +27,7 @@ SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"
 """Cluster id in persistent stores if there are several controllers, which must have the same one.
-In moto and memory, a new one is generated. A single controller generates its own.
+With moto and memory, a new id is generated. A single controller generates its own.
 """
 
 ELECTION_TIMEOUT_MS: Final = 600
@@ -35,8 +35,8 @@ ELECTION_TIMEOUT_MS: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Options of the user. store: "moto", "memory", "file:DIR" or the URL of a bucket. A port of 0
-    means any free port.
+    """Options specified by the user. store: "moto", "memory", "file:DIR" or the URL of a bucket. A
+    port of 0 means any free port.
     """
 
     brokers: int = 2
@@ -47,14 +47,16 @@ class ClusterOptions:
     store_port: int = 0
     store: str = "moto"
     wal_store: str = ""
-    """Empty: WALs are in the store. "moto": a second bucket of moto. Otherwise a URL."""
+    """Empty: the WALs are in the store. "moto": a second bucket of moto. Otherwise a URL."""
     restart: bool = True
     auto_balance: bool = False
     log_level: str = "warning"
     settings: tuple[str, ...] = ()
     """KEY=VALUE settings, for the roles that have the setting. They override the plan's choices."""
     given: frozenset[str] = frozenset()
-    """Settings that the environment or a file sets, for which the plan does not choose a value."""
+    """Settings that are set in the environment or a file and for which the plan does not choose a
+    value.
+    """
     config: str = ""
     """Path of the configuration file of every node; empty for none."""
     secure: bool = False
@@ -62,7 +64,7 @@ class ClusterOptions:
     console: bool = True
     """Whether to serve the web console, if it is installed."""
     console_port: int | None = None
-    """None: the default port, or any free one."""
+    """None: the default port or, if it is taken, any free port."""
     allow_insecure: bool = False
     """Whether nodes may allow unauthenticated access at `host`."""
 
@@ -115,7 +117,7 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A planned cluster. processes: in the order of their start, the reverse of their stop.
+    """A planned cluster. processes: in startup order, which is the reverse of the shutdown order.
     controller: addresses of all controllers, separated by commas.
     """
 
@@ -144,7 +146,7 @@ def controller_ports(options: ClusterOptions) -> Sequence[int]:
 
 
 def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
-    """Return the store as nodes open it. Objects of a `file:` store are in a directory next to the
+    """Return the store URL used by nodes. Objects of a `file:` store are in a directory next to the
     controller's journal. secret: of moto.
     """
     if options.store == "moto":
@@ -157,7 +159,7 @@ def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
 
 
 def wal_store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
-    """Return the WAL store as nodes open it, or "" if there is none."""
+    """Return the WAL store URL used by nodes, or "" if there is none."""
     return (
         _moto_url(WAL_BUCKET, ports, secret) if options.wal_store == "moto" else options.wal_store
     )
@@ -277,7 +279,7 @@ def _flags(
     own: Mapping[str, object],
 ) -> tuple[str, ...]:
     """Return the flags of a node. chosen: the plan's choices, which users may override. own: flags
-    with which nodes find each other.
+    that nodes need to find each other.
     """
     from penstock.deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 
@@ -294,7 +296,9 @@ def _flags(
 
 
 def cluster_id(options: ClusterOptions, directory: str) -> str:
-    """Return the cluster id for several controllers. directory: a new one for moto and memory."""
+    """Return the cluster id for several controllers. directory: a new directory for moto and
+    memory.
+    """
     if options.store not in {"moto", "memory"}:
         return CLUSTER_ID
     return f"{CLUSTER_ID}-{hashlib.sha256(directory.encode()).hexdigest()[:12]}"

@@ -1,7 +1,7 @@
-"""Find ports: check the given ones, and choose free ones outside the kernel's ephemeral range.
+"""Find ports: check the given ports, or choose free ports outside the kernel's ephemeral range.
 
 Invariant: every port is tried before any process starts. If a free port is taken in the meantime,
-the process ends, and its supervisor raises PortTaken.
+the process exits, and its supervisor raises PortTaken.
 """
 
 import errno

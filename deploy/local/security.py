@@ -32,7 +32,7 @@ _OWNER_ONLY: Final = 0o700
 
 @dataclass(frozen=True, slots=True)
 class SecurityFiles:
-    """The files of a secure local cluster, by their directory."""
+    """The files of a secure local cluster, in a given directory."""
 
     directory: Path
 
@@ -61,7 +61,7 @@ class SecurityFiles:
         return self.directory / "environment"
 
     def admin_variables(self) -> dict[str, str]:
-        """Return the environment variables for connections of commands to controllers."""
+        """Return the environment variables that commands need to connect to controllers."""
         return {
             "PENSTOCK_" + name.replace(".", "_").upper(): path
             for name, path in self.node_settings("admin").items()

@@ -18,7 +18,9 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class SeedRecord(NamedTuple):
-    """One record. partition: -1: by key, or any without a key. timestamp_ms: 0 means now."""
+    """One record. partition: -1 to choose it by key, or any partition without a key. timestamp_ms:
+    0 means now.
+    """
 
     topic: str
     key: bytes | None
@@ -51,8 +53,8 @@ def parse_seed(
     one partition. Raises UsageError.
 
     A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers,
-    partition, timestamp_ms. Any other line is a value. Records without a topic go to the first one
-    of `--topics`.
+    partition, timestamp_ms. Any other line is a value. Records without a topic are sent to the
+    first topic of `--topics`.
     """
     default = next(iter(topics), "")
     for number, line in enumerate(lines, 1):

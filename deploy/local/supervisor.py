@@ -1,4 +1,4 @@
-"""Start the processes of a plan, watch them, restart dead ones, and stop all."""
+"""Start the processes of a plan, watch them, restart dead ones, and stop all of them."""
 
 import asyncio
 import os
@@ -24,13 +24,13 @@ START_TIMEOUT_S: Final = 180.0
 at a load of 20.
 """
 STOP_TIMEOUT_S: Final = 8.0
-"""Time for an orderly stop, longer than the brokers' own limit; then SIGKILL, which also ends
-paused processes.
+"""Time allowed for an orderly stop, which is longer than the brokers' own limit. After it, SIGKILL
+is sent, which also ends paused processes.
 """
 
 RESTART_FIRST_S: Final = 1.0
-"""Delay of the first restart. Starting a process takes about 1 s of CPU, which on a small machine
-would delay the brokers that take over from the dead one.
+"""Delay of the first restart. Starting a process takes about 1 s of CPU time, which on a small
+machine would delay the brokers that take over from the dead one.
 """
 
 RESTART_MAX_S: Final = 5.0
@@ -41,7 +41,7 @@ _READY_INTERVAL_S: Final = 0.03
 _FENCED: Final = 3
 """Exit code of a node that was fenced: `broker.main.EXIT_FENCED`."""
 _POLL_INTERVAL_S: Final = 1.0
-"""How often processes are polled in addition to SIGCHLD, which may get lost under load."""
+"""Polling interval of processes, in addition to SIGCHLD, which may get lost under load."""
 
 
 def restart_delay_s(failures: int) -> float:
@@ -85,14 +85,14 @@ class _Child:
 
 
 class Supervisor:
-    """Run the processes of a plan. store_socket: the listening socket that the store inherits, so
+    """Runs the processes of a plan. store_socket: the listening socket that the store inherits, so
     that clients never find a closed port. on_change: called after each start, first response and
     exit. say: prints a line for the user.
 
     Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
     stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
-    returns when no process is left. Treats all processes alike, except that nodes report over a
-    pipe that they serve (`base.readiness`), and that a dead store has lost its contents.
+    returns when no process is left. All processes are treated alike, except that nodes report over
+    a pipe that they serve (`base.readiness`), and that a dead store has lost its contents.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class Supervisor:
         child.phase = "starting"
         child.starts += 1
         child.started_at = self._loop.time()
-        if child.plan.role == "store":  # its socket is already listening
+        if child.plan.role == "store":  # the store's socket is already listening
             child.phase = "serving"
         self._report_change()
         self._loop.add_reader(child.ready_pipe, self._on_report, child, child.process)
 
     def _on_report(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
-        """Handle the report that a process serves, or the end of a process without one."""
+        """Handle the report that a process serves, or its end without a report."""
         assert child.ready_pipe is not None
         report = os.read(child.ready_pipe, REPORT_BYTES_MAX)
         self._close_pipe(child)

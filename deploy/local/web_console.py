@@ -30,8 +30,8 @@ _MODULES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 def listen(port: int | None) -> socket.socket | None:
-    """Return a listening socket; None if the `console` extra is not installed. port: None for the
-    default. Raises PortTaken.
+    """Return a listening socket, or None if the `console` extra is not installed. port: None for
+    the default. Raises PortTaken.
     """
     if any(find_spec(name) is None for name in _MODULES):
         return None
@@ -50,13 +50,13 @@ def listen(port: int | None) -> socket.socket | None:
 
 
 class WebConsole:
-    """Owns a listening socket and at most one process. Use as a context manager within the event
-    loop, after the state file is written. is_secure: whether users must log in.
+    """Owns a listening socket and at most one process. Use it as a context manager within the event
+    loop, after the state file has been written. is_secure: whether users must log in.
 
-    Until then, the console uses neither a process nor memory, and does not delay the ready line.
-    Connections wait in the backlog of the socket for about a second, until the process has started.
-    Invariant: the process ends with the cluster. If it dies, the next connection restarts it, at
-    most once in `RESTART_S`.
+    Until the first connection, the console uses no process and no memory, and does not delay the
+    ready line. Connections wait in the backlog of the socket for about a second, until the process
+    has started. Invariant: the process ends with the cluster. If it dies, the next connection
+    restarts it, at most once in `RESTART_S`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Show the configs of brokers and groups, and alter those that can change while brokers run."""
+"""Show the configs of brokers and groups, and alter those that can change at runtime."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ async def configs(request: Request) -> Response:
 
 
 def _check_exists(console: Console, broker: str) -> None:
-    """Raises Missing if no broker has this id, even if it does not run."""
+    """Raise Missing if no broker has this id. The broker does not have to be running."""
     registered = [str(node.node_id) for node in console.live.image.nodes]
     if broker and registered and broker not in registered:
         raise Missing(f"broker {broker!r} does not exist; the brokers are {', '.join(registered)}")

@@ -25,7 +25,7 @@ async def preview(request: Request) -> Response:
     console = console_of(request)
     wanted = _options(request.path_params["topic"], request.query_params)
     rights_of(request).need_topic(wanted.source)
-    wait_at_most(TIMEOUT_S)  # slow: brokers look up times in the store
+    wait_at_most(TIMEOUT_S)  # this is slow, because brokers look up times in the store
     plan = await console.call(plan_fork, console.bootstrap, wanted)
     return page(
         request,

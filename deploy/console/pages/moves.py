@@ -1,4 +1,6 @@
-"""Show planned moves: which partitions move or have moved, and the steps of one move, live."""
+"""Show planned moves: the partitions that are moving or have moved, and the live steps of one
+move.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -30,14 +32,15 @@ from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
 
 TRACE_S_MAX: Final = 5.0
-"""How long brokers may take after the election to report their steps."""
+"""Maximum time that brokers may take after the election to report their steps."""
 _TRACE_INTERVAL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class LiveMove:
     """The current state of a move. phase: "moving" until the election, "opening" until the target
-    has reported, then "done". seen_ms: time since the page saw it begin; None if it began earlier.
+    has reported, then "done". seen_ms: time since the page detected the start of the move; None if
+    it started earlier.
     """
 
     move: MoveView
@@ -139,7 +142,7 @@ async def _events(console: Console, request: Request, key: Key) -> AsyncGenerato
 
 
 async def _look(console: Console, key: Key, seen_ms: float | None) -> LiveMove | None:
-    """Return the last move of the partition, or None if it never moved."""
+    """Return the last move of the partition, or None if it has never moved."""
     record = views.partition_record(console.live.image, key.topic, key.partition)
     traces = await console.live.traces(record.topic_id, key.partition)
     record = views.partition_record(console.live.image, key.topic, key.partition)

@@ -1,4 +1,4 @@
-"""Show brokers and controllers: epochs, sessions, load, and how far followers lag."""
+"""Show brokers and controllers: epochs, sessions, load, and the lag of followers."""
 
 from starlette.requests import Request
 from starlette.responses import Response

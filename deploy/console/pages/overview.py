@@ -50,8 +50,8 @@ async def _events(console: Console, request: Request) -> AsyncGenerator[str, Non
 
 
 async def health(request: Request) -> Response:
-    """Return the problems of the cluster as a fragment, and keep measuring. Does not wait for the
-    rights of the user: while they are unknown, the fragment does not contain details.
+    """Return the problems of the cluster as a fragment, and keep measuring. This does not wait for
+    the rights of the user; while they are unknown, the fragment contains no details.
     """
     console = console_of(request)
     console.checks.begin(session_of(request), is_use=False)

@@ -91,7 +91,7 @@ async def snapshot(request: Request) -> Response:
 
 
 async def preview_restore(request: Request) -> Response:
-    """Show which topics a restore would create and delete."""
+    """Show the topics that a restore would create and delete."""
     console, wanted = console_of(request), _options(request.query_params)
     wait_at_most(TIMEOUT_S)
     plan = await console.call(_plan, console.bootstrap, wanted)
@@ -156,7 +156,7 @@ async def delete(request: Request) -> Response:
 
 
 async def make_topics(request: Request) -> Response:
-    """Restore topics; if this may replace topics, the user must type the name of the snapshot."""
+    """Restore topics. If this may replace topics, the user must type the name of the snapshot."""
     form = await form_of(request)
     console, wanted = console_of(request), _options(form)
     if wanted.replaces:

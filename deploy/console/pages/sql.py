@@ -18,7 +18,7 @@ async def show(request: Request) -> Response:
 
 
 async def run(request: Request) -> Response:
-    """Run the statement of the form; it changes nothing."""
+    """Run the statement in the form. Statements never change anything."""
     _need_sql(request)
     form = await form_of(request, changes=False)
     console = console_of(request)
@@ -32,7 +32,7 @@ async def run(request: Request) -> Response:
 
 
 async def _run_until_gone(request: Request, query: str) -> StatementResult:
-    """Run a statement, which is canceled when the browser closes its connection."""
+    """Run a statement, and cancel it when the browser closes its connection."""
     cancel = Event()
     options = console_of(request).options
     running = asyncio.ensure_future(
@@ -41,7 +41,7 @@ async def _run_until_gone(request: Request, query: str) -> StatementResult:
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:  # also when the console stops
+    finally:  # this also happens when the console stops
         gone.cancel()
         if not running.done():
             cancel.set()

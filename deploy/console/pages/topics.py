@@ -40,8 +40,8 @@ TOPIC_RESOURCE = 2
 
 
 async def topics(request: Request) -> Response:
-    """List all topics, or those whose name contains `q`, by name or busiest first; internal ones
-    only on request.
+    """List all topics, or those whose name contains `q`, by name or busiest first. Internal topics
+    are listed only on request.
     """
     rights, live = rights_of(request), console_of(request).live
     view = await live.top()
@@ -112,7 +112,7 @@ async def _configs_of(console: Console, name: str) -> tuple[list[configs.ConfigV
 async def _size_of(
     console: Console, name: str, partitions: list[views.PartitionView]
 ) -> TopicSizeView | None:
-    """Return the size of a topic, as far as its leaders respond."""
+    """Return the size of a topic, to the extent that its leaders respond."""
     silent = console.live.silent_brokers()
     leaders = {at: to for at, to in console.live.addresses().items() if at not in silent}
     topic = views.client_view(name, partitions)

@@ -1,7 +1,7 @@
 """Show the users in the metadata, and a user with its ACLs and quotas; create and delete users, and
 change passwords.
 
-Invariant: a password is sent in the body of a form, and is in no response, log or URL.
+Invariant: a password is sent in the body of a form, and is never in a response, log or URL.
 """
 
 from urllib.parse import quote
