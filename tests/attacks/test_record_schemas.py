@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.errors import ErrorCode
+from penstock.broker.requests import record_checks
+from penstock.broker.schemas import process
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX
 from penstock.protocol.batch.compression import Compression, compress
@@ -21,6 +23,7 @@ from tests.attacks.test_decompression_bombs import sealed
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
+from tests.support.waiting import PATIENCE_S
 
 NOW_MS = 1_700_000_000_000
 TOPIC = 2
@@ -33,7 +36,10 @@ TREE_PROTO = 'syntax = "proto3"; message Node { Node next = 1; }'
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    """Return a broker that waits for verdicts on a slow machine: they need up to 2 CPU seconds."""
+    for module, name in ((record_checks, "CHECK_S"), (process, "RESPONSE_S")):
+        monkeypatch.setattr(module, name, PATIENCE_S)
     async with Cluster(tmp_path) as cluster:
         yield cluster
 
