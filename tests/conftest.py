@@ -55,10 +55,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     """Print the stacks of all threads and exit with status 1 if this process is still running after
-    300 s. Python waits at its end without a limit for each thread that a failed test left running,
+    900 s. Python waits at its end without a limit for each thread that a failed test left running,
     and frees all modules, which took more than 60 s on a machine with a load average of 20.
     """
-    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(900, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)
