@@ -5,7 +5,7 @@ survive their partitions.
 import asyncio
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.base.histogram import Latencies
@@ -22,8 +22,9 @@ from penstock.objectstore.metered import MeteredStore, StoreMeter
 from penstock.objectstore.ports import Body
 from penstock.objectstore.retry import RetryingStore
 from penstock.stream.config import StreamConfig
+from tests.support.clients import confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
 
 class GatedStore(MemoryStore):
@@ -67,9 +68,7 @@ def of_controller(server: ControllerServer | None) -> Told:
 
 
 def produce(bootstrap: str, producer: Producer) -> None:
-    # Keep a reference to the client until the response arrives; its futures fail without it.
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(PATIENCE_S)
+    create_topic(bootstrap, "orders", 2)
     for number in range(10):
         producer.produce("orders", b"x" * 100, partition=number % 2)
     producer.poll(0)
@@ -110,16 +109,9 @@ async def test_appends_that_wait_for_the_store_are_reported_until_acknowledged(
 
 
 def consume(bootstrap: str, count: int) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False}
-    )
+    consumer = confluent_consumer(bootstrap, "x", enable_auto_commit=False)
     consumer.assign([TopicPartition("orders", index, OFFSET_BEGINNING) for index in range(2)])
-    seen = 0
-    while seen < count:
-        messages = consumer.consume(count, 20)
-        assert messages, f"{seen} of {count}"
-        assert all(message.error() is None for message in messages)
-        seen += len(messages)
+    read_records(consumer, count)
     consumer.close()
 
 
