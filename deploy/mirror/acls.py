@@ -30,7 +30,7 @@ class Acl(NamedTuple):
 
 
 def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
-    """Return all ACLs; None if the cluster has no authorizer."""
+    """Return all ACLs, or None if the cluster has no authorizer."""
     response = cluster.send_request(
         apis.DESCRIBE_ACLS,
         describe_acls.DescribeAclsRequest(

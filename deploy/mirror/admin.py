@@ -18,7 +18,7 @@ from penstock.protocol.gen import (
 )
 
 _TOPIC_CONFIG: Final = 1
-"""The config source of values that were set for the topic."""
+"""Kafka's config source for values that were set on the topic itself."""
 _SET: Final = 0
 _DELETE: Final = 1
 _TIMEOUT_MS: Final = 30_000
@@ -27,7 +27,9 @@ _AT_ONCE: Final = 500
 
 
 def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the configs that were set for each topic; missing topics are omitted."""
+    """Return the configs that were explicitly set for each topic, without topics that do not
+    exist.
+    """
     found: dict[str, dict[str, str]] = {}
     for start in range(0, len(names), _AT_ONCE):
         response = cluster.send_request(
@@ -61,8 +63,8 @@ def create_topic(
     *,
     validates: bool = False,
 ) -> None:
-    """Create a topic with the default replication factor of the cluster. Raises Refused. An
-    existing topic is not an error.
+    """Create a topic with the cluster's default replication factor, unless it exists. Raises
+    Refused.
     """
     topic = create_topics.CreatableTopic(
         name,
@@ -82,7 +84,7 @@ def create_topic(
 
 
 def has_mirror_topics(cluster: Cluster) -> bool:
-    """Return whether the brokers can append at given offsets, as Penstock brokers can."""
+    """Return whether the brokers can append at specified offsets, as Penstock brokers can."""
     probe = f"penstock-mirror-probe-{uuid4()}"
     try:
         create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
@@ -94,7 +96,7 @@ def has_mirror_topics(cluster: Cluster) -> bool:
 
 
 def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
-    """Return the configs that the cluster does not support for a topic. One request each."""
+    """Return the topic configs that the cluster does not support. Sends one request per config."""
     probe = f"penstock-mirror-probe-{uuid4()}"
     found: set[str] = set()
     for name, value in configs.items():
@@ -120,7 +122,7 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
 
 
 def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a topic, or delete those with None. Either all changes are made or none."""
+    """Set configs of a topic; None deletes a config. Either all changes are made or none."""
     resource = incremental_alter_configs.AlterConfigsResource(
         TOPIC_RESOURCE,
         name,

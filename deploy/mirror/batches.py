@@ -34,16 +34,16 @@ from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")
 JOINED_BYTES_MAX: Final = 256 * 1024
-"""Maximum size of keys and values in a batch that is joined from small ones."""
+"""Maximum size of the keys and values in a batch that small batches are merged into."""
 _WHOLE_BYTES_MIN: Final = 16 * 1024
-"""Batches of this size or more are not joined, because joining decodes them, which takes 5 us per
+"""Batches of at least this size are not merged, because merging decodes them, which takes 5 us per
 record.
 """
 _RECORD_OVERHEAD_BYTES: Final = 32
 
 
 class SourceBatch(NamedTuple):
-    """A batch of the source with committed records."""
+    """A batch from the source that contains committed records."""
 
     header: BatchHeader
     data: memoryview
@@ -57,20 +57,20 @@ class Aborted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The batches to copy at or after an offset, and the next fetch offset."""
+    """The batches to copy from an offset onwards, and the next fetch offset."""
 
     batches: list[SourceBatch]
     next_offset: int
 
 
 class OldFormat(Exception):
-    """Raised for batches in the message formats 0 and 1, which Kafka 4 does not support either."""
+    """Raised for batches in message formats 0 and 1, which Kafka 4 does not support either."""
 
 
 def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
-    """Return the batches with records at `offset` or later. A partial batch at the end is ignored;
-    the next fetch returns it. A batch that begins below `offset` is decoded and cut, without
-    unreadable records.
+    """Return the batches with records at `offset` or later. A partial batch at the end is ignored,
+    because the next fetch returns it. A batch that begins below `offset` is decoded and trimmed;
+    its unreadable records are omitted.
 
     aborted: the aborted transactions in the response. Raises OldFormat and BatchCorrupt.
     """
@@ -192,9 +192,9 @@ class NewBatch(NamedTuple):
 
 def for_producer(batches: Sequence[SourceBatch], *, checks_all: bool = False) -> Iterator[NewBatch]:
     """Yield batches that any Kafka broker accepts from a producer: without gaps in offsets, and
-    with record timestamps. Small ones are joined. Unreadable records are omitted.
+    with record timestamps. Small batches are merged, and unreadable records are omitted.
 
-    checks_all: also check large batches, which are otherwise passed on unchanged.
+    checks_all: also validate large batches, which are otherwise passed through unchanged.
     """
     joined: list[Record] = []
     size_bytes = 0

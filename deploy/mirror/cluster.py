@@ -32,7 +32,9 @@ class ClusterAddress:
 
 @dataclass(slots=True)
 class TopicInfo:
-    """A topic with its number of partitions. topic_id: empty if the cluster has no topic ids."""
+    """A topic with its number of partitions. topic_id: empty if the cluster does not use topic
+    ids.
+    """
 
     name: str
     topic_id: str
@@ -61,13 +63,13 @@ class Cluster(Brokers):
             raise no_broker(self._target, error.reason) from None
 
     def topics(self) -> tuple[str, dict[str, TopicInfo]]:
-        """Return the id of the cluster, and its topics by name."""
+        """Return the cluster id, and the topics by name."""
         response = self.metadata()
         return response.cluster_id or "", _by_name(response)
 
     def topic_ids(self, names: Collection[str], node: int | None = None) -> dict[str, str]:
-        """Return the ids of the topics that exist, as `TopicInfo.topic_id`. node: the broker whose
-        metadata is read.
+        """Return the ids of the topics that exist, as `TopicInfo.topic_id`. node: the broker to
+        read the metadata from.
         """
         found = _by_name(self.metadata(names, node=node))
         return {name: topic.topic_id for name, topic in found.items()}

@@ -1,4 +1,4 @@
-"""Synchronize the offsets of consumer groups.
+"""Synchronize consumer group offsets.
 
 Invariant: the offset of a group at the target only increases, unless this process set it, so a
 group whose consumers have already moved keeps its position. A group with members is not changed.
@@ -19,8 +19,8 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import list_groups, offset_commit
 
 _WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
-"""Protocol types of groups that commit offsets. It is empty for consumers that only commit
-offsets.
+"""Protocol types of groups that commit offsets. The type is empty for clients that only commit
+offsets and never join.
 """
 _COMMIT_BY_ID: Final = 10
 """The first version of OffsetCommit with topic ids."""
@@ -38,7 +38,7 @@ class GroupSync:
     )
 
     def forget(self, key: Partition) -> None:
-        """Forget the offsets of a partition whose topic was recreated."""
+        """Discard the offsets of a partition whose topic was recreated."""
         for offsets in self.set_offsets.values():
             offsets.pop(key, None)
 
@@ -51,7 +51,8 @@ def to_commit(
 ) -> dict[Partition, CommittedOffset]:
     """Return the offsets to set at the target.
 
-    own: the offsets set by this process. translated: None for offsets that are not copied (yet).
+    own: the offsets set by this process. translated: None for offsets that are not copied, or not
+    yet.
     """
     found: dict[Partition, CommittedOffset] = {}
     for key, committed in source.items():
@@ -67,8 +68,8 @@ def to_commit(
 
 
 def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
-    """Return the groups that commit offsets, and the brokers that did not respond. A dead broker is
-    listed for a while, although others already coordinate its groups. Raises KafkaFailed.
+    """Return the groups that commit offsets, and the brokers that did not respond. A dead broker
+    stays listed for a while after other brokers have taken over its groups. Raises KafkaFailed.
     """
     found: set[str] = set()
     silent: list[int] = []
@@ -98,10 +99,11 @@ def commit(
     offsets: Mapping[Partition, CommittedOffset],
     ids: Mapping[str, str],
 ) -> bool:
-    """Set offsets of a group without members. Return False if it has members. Raises KafkaFailed.
+    """Set the offsets of a group without members. Return False if the group has members. Raises
+    KafkaFailed.
 
-    ids: the ids of the topics. Offsets of topics that were recreated are omitted, unless the
-    cluster only accepts names, as Kafka before 4.1.
+    ids: the ids of the topics. Offsets of recreated topics are omitted, unless the cluster accepts
+    only names, as Kafka before 4.1 does.
     """
     return cluster.retried(lambda: _commit(cluster, group, offsets, ids))
 

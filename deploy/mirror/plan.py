@@ -1,7 +1,7 @@
 """Decide which topics a mirror creates, changes and copies.
 
-Invariant: a topic of the target with records of other producers is never written to without
-`append`. Pure.
+Invariant: the mirror never writes to a target topic with records of other producers, unless
+`append` is set. Pure.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,12 +23,12 @@ _OWN_PREFIX: Final = "penstock."
 _OF_BROKERS: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
-"""Configs that contain ids of source brokers, which are meaningless at the target."""
+"""Configs that contain ids of source brokers, which have no meaning at the target."""
 
 
 class OffsetKind(StrEnum):
-    """Offsets at the target. same: as in the source. translated: different, with an exact
-    mapping.
+    """The kind of offsets at the target. same: those of the source. translated: different offsets
+    with an exact mapping.
     """
 
     SAME = "same"
@@ -37,7 +37,7 @@ class OffsetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filter of names: the whole name must match, and must not match `exclude`. Patterns are RE2
+    """A name filter: the whole name must match, and must not match `exclude`. Patterns are RE2
     regular expressions; an empty `exclude` matches nothing.
     """
 
@@ -72,7 +72,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source. configs: its explicitly set configs."""
+    """A topic of the source. configs: those that are set explicitly."""
 
     name: str
     topic_id: str
@@ -82,9 +82,9 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. is_empty: whether nothing was ever appended. mirrored_id: the source
-    topic whose records this mirror has copied with translated offsets; empty if none. topic_id:
-    its id at the target, as `TopicInfo.topic_id`.
+    """A topic of the target. is_empty: whether no record was ever appended. mirrored_id: the source
+    topic whose records this mirror has copied with translated offsets; empty if none. topic_id: its
+    id at the target, as `TopicInfo.topic_id`.
     """
 
     partition_count: int
@@ -97,7 +97,7 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """The plan for one topic. action: create it, adopt or begin an empty topic, append to a topic
+    """The plan for one topic. action: create the topic, adopt or begin an empty one, append to one
     with records, or continue. changes: configs to set, None to reset.
     """
 
@@ -123,9 +123,9 @@ class MirrorPlan:
 
 @dataclass(frozen=True, slots=True)
 class MirrorContext:
-    """The context of a plan. has_same_offsets: whether the target can append at given offsets, as
-    Penstock can. append: whether topics with other records are allowed. unknown: configs that the
-    target has rejected.
+    """The context of a plan. has_same_offsets: whether the target can append at specified offsets,
+    as Penstock can. append: whether the mirror may write to topics with other records. unknown:
+    configs that the target has rejected.
     """
 
     source_cluster: str
@@ -217,8 +217,8 @@ def _relation(
 
 
 def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[str, str]:
-    """Return the configs to set at the target. A target must not replace timestamps during the
-    copy.
+    """Return the configs to set at the target. The target must not replace timestamps while records
+    are copied.
     """
     left_out = _OWN | _OF_BROKERS | set(context.unknown)
     if not context.has_same_offsets:
@@ -227,14 +227,16 @@ def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[s
 
 
 def left_out_configs(configs: Mapping[str, str], context: MirrorContext) -> set[str]:
-    """Return the configs that are not copied, to report them to users."""
+    """Return the configs that are not copied, which are reported to users."""
     return set(configs) - set(copied_configs(configs, context)) - _OWN - _OF_BROKERS
 
 
 def config_changes(
     wanted: Mapping[str, str], present: Mapping[str, str], *, resets: bool
 ) -> dict[str, str | None]:
-    """Return the configs to set. resets: reset configs that the source does not set."""
+    """Return the configs to set. resets: whether to reset configs that are not set at the
+    source.
+    """
     changes: dict[str, str | None] = {
         name: value for name, value in wanted.items() if present.get(name) != value
     }

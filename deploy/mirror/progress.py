@@ -1,8 +1,8 @@
 """Progress records of a mirror with translated offsets.
 
 They are written to a compacted topic of the target, in the transactions that append the records.
-Each segment of a partition's map is a separate record: every offset can be translated as long as
-the topic exists. Invariant: fields are only ever added at the end, with defaults. Pure.
+Each segment of a partition's map is a separate record: every offset can be translated for as long
+as the topic exists. Invariant: fields are only ever added at the end, with defaults. Pure.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from penstock.protocol.client.brokers import Partition
 
 _BEGUN: Final = -2
 _FINISHED: Final = -1
-"""Used instead of a partition in keys of records which show that a topic has begun or finished."""
+"""Replaces the partition in the keys of records which state that the mirror of a topic has begun or
+finished.
+"""
 
 
 class SegmentKey(msgspec.Struct, frozen=True):
@@ -32,27 +34,29 @@ class SegmentValue(msgspec.Struct, frozen=True):
     count: int
     next_source: int
     target_id: str = ""
-    """In a record that a topic has begun: its id at the target."""
+    """In a record which states that the mirror of a topic has begun: the topic's id at the
+    target.
+    """
 
 
 @dataclass(slots=True)
 class Progress:
     """The progress: the map of each partition, the ids of each topic at the source and the target,
-    and the topics whose mirror has ended. Progress of other topics with the same name, which were
-    deleted at the source or the target, is omitted.
+    and the topics whose mirror has ended. The progress of former topics of the same name, which
+    were deleted at the source or the target, is omitted.
     """
 
     maps: dict[Partition, OffsetMap] = field(default_factory=dict[Partition, OffsetMap])
     topic_ids: dict[str, str] = field(default_factory=dict[str, str])
     target_ids: dict[str, str] = field(default_factory=dict[str, str])
-    """Empty ids if the target has none, or the mirror began in an older version."""
+    """Ids are empty if the target does not use them, or if an older version began the mirror."""
     finished: set[str] = field(default_factory=set[str])
 
     def map_of(self, key: Partition) -> OffsetMap:
         return self.maps.setdefault(key, OffsetMap())
 
     def begin(self, topic: str, topic_id: str, target_id: str) -> None:
-        """Forget the progress of earlier topics with this name."""
+        """Discard the progress of former topics of this name."""
         for key in [key for key in self.maps if key[0] == topic]:
             del self.maps[key]
         self.finished.discard(topic)

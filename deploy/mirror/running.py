@@ -1,6 +1,4 @@
-"""Run a mirror until it is stopped, until it has copied all initial records, or until it is
-finished.
-"""
+"""Run a mirror until it is stopped or finished, or has copied all initial records."""
 
 import time
 from collections.abc import Callable
@@ -16,9 +14,9 @@ REFRESH_S: Final = 5.0
 """Interval at which new topics, configs and group offsets are copied."""
 ACLS_S: Final = 60.0
 QUIET_S: Final = 3.0
-"""How long the source must be without new records before a mirror ends."""
+"""Time without new records at the source after which a mirror may be finished."""
 WRITES_S: Final = 10.0
-"""How long `finish` waits for producers of the source that still write."""
+"""How long `finish` waits for producers that still write to the source."""
 _PAUSE_S: Final = 0.1
 Show = Callable[[MirrorView], None]
 
@@ -52,7 +50,7 @@ def finish(
     session: MirrorSession, interval_s: float, show: Show, *, timeout_s: float, force: bool
 ) -> list[str]:
     """Copy the remaining records, set the offsets of groups, and finish the mirror. Returns the
-    topics that clients can use.
+    topics that clients can now use.
 
     force: finish even if the source still receives records. Raises KafkaFailed, and ExpectedError
     if the source still receives records.
@@ -116,7 +114,7 @@ def _why_not(session: MirrorSession, ends: dict[Partition, int], timeout_s: floa
 
 
 class _Writes:
-    """When the ends of the source last increased."""
+    """Records when the log ends of the source last increased."""
 
     def __init__(self) -> None:
         self._ends: dict[Partition, int] = {}

@@ -1,4 +1,4 @@
-"""Append to a Penstock cluster with the offsets of the source.
+"""Append to a Penstock cluster at the offsets of the source.
 
 The progress of a partition is the log end of the target. Repeated batches are ignored, because they
 are already in the log (`broker.partition.mirrored`).
@@ -37,7 +37,7 @@ class SameOffsets:
             state.position, state.target_start = ends[state.key], starts[state.key]
 
     def append(self, copies: Sequence[Copy]) -> None:
-        """Append the fetched batches; return when they are durable. Raises KafkaFailed."""
+        """Append the fetched batches, and wait until they are durable. Raises KafkaFailed."""
         by_key = {copy.state.key: copy for copy in copies}
         by_source = groupby(
             sorted(copies, key=lambda copy: copy.state.mirror_source),
@@ -83,9 +83,7 @@ class SameOffsets:
                 self._target.check(part.error_code, part.error_message, what)
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Delete records at the target that are below the log start of the source. Raises
-        KafkaFailed.
-        """
+        """Delete records of the target below the log start of the source. Raises KafkaFailed."""
         behind = {
             state.key: state
             for state in states

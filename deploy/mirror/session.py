@@ -38,7 +38,7 @@ from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 WORKERS: Final = 4
-"""Number of threads that copy with the offsets of the source. Each has one request in flight."""
+"""Number of threads that copy at the offsets of the source, each with one request in flight."""
 _JOIN_S: Final = 40.0
 _PROGRESS_CONFIGS: Final = {"cleanup.policy": "compact"}
 
@@ -46,7 +46,8 @@ _PROGRESS_CONFIGS: Final = {"cleanup.policy": "compact"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
     """The options of a mirror. name: distinguishes mirrors of the same source with translated
-    offsets; empty for the id of the source. append: also copy to topics with records.
+    offsets; if empty, the id of the source is used. append: also copy to topics that contain
+    records.
     """
 
     selection: Selection
@@ -115,7 +116,9 @@ class MirrorSession:
     # --- what is there ----------------------------------------------------------------------------
 
     def look(self) -> MirrorPlan:
-        """Read both clusters, and plan. Changes nothing. Raises KafkaFailed."""
+        """Read the state of both clusters, and make a plan without changing anything. Raises
+        KafkaFailed.
+        """
         return self.source.retried(self._look)
 
     def _look(self) -> MirrorPlan:
@@ -141,7 +144,8 @@ class MirrorSession:
         found.source_topics = {
             name: SourceTopic(name, topic.topic_id, topic.partition_count, configs[name])
             for name, topic in wanted.items()
-            # Configs are read by name: a topic that was recreated meanwhile is planned next time.
+            # Configs are read by name: a topic that was recreated in between is planned in the next
+            # round.
             if name in configs
             and name in read_again
             and read_again[name].topic_id == topic.topic_id
@@ -207,14 +211,14 @@ class MirrorSession:
         self._assign()
 
     def finish_only(self) -> None:
-        """Do not start further topics."""
+        """Stop starting to mirror more topics."""
         self._only_continues = True
 
     def _may_copy(self, topic: TopicPlan) -> bool:
         return topic.action == "continue" or not self._only_continues
 
     def observe(self) -> None:
-        """Determine the progress of the mirror, without copying. Raises KafkaFailed."""
+        """Determine the progress of the mirror without copying. Raises KafkaFailed."""
         self.look()
         for topic in self.plan.topics:
             if topic.action == "continue":
@@ -345,7 +349,7 @@ class MirrorSession:
             worker.start()
 
     def stop(self) -> None:
-        """Stop the workers, and wait for their requests in flight."""
+        """Stop the workers, and wait for their in-flight requests."""
         workers = self._all_workers()
         for worker in workers:
             worker.stop()
@@ -369,7 +373,7 @@ class MirrorSession:
     # --- groups and ACLs --------------------------------------------------------------------------
 
     def translated(self, key: Partition, offset: int) -> int | None:
-        """Return the offset at the target; None if it is not, or not yet, copied."""
+        """Return the offset at the target; None if it is not copied, or not yet."""
         state = self.states.get(key)
         if state is None:
             return None
@@ -404,8 +408,8 @@ class MirrorSession:
 
     def _committed(self, group: str) -> dict[Partition, CommittedOffset]:
         """Return the offsets that a group has committed in the mirrored topics. Offsets of topics
-        that were recreated at the source since the plan are omitted: they are read by name, from
-        the coordinator, whose metadata therefore contains the new id.
+        that were recreated at the source since the plan are omitted: they are read by name from the
+        coordinator, whose metadata therefore contains the new id.
         """
         found = committed_offsets(self.source, group)
         found = {key: item for key, item in found.items() if key in self.states}
@@ -427,14 +431,14 @@ class MirrorSession:
         return [name for name in names if self.options.selection.has_group(name)]
 
     def sync_acls(self) -> None:
-        """Add ACLs of the source that the target lacks. Raises KafkaFailed."""
+        """Add the ACLs that exist only at the source. Raises KafkaFailed."""
         missing = self.missing_acls()
         if missing:
             for refused in acls.create(self.target, missing):
                 self.warn(f"an ACL is not copied: {refused}")
 
     def missing_acls(self) -> frozenset[acls.Acl]:
-        """Return the ACLs of the source that the target lacks; none if they are not copied. Raises
+        """Return the ACLs that exist only at the source; none if ACLs are not copied. Raises
         KafkaFailed.
         """
         if not self.options.copies_acls:
@@ -453,13 +457,13 @@ class MirrorSession:
     # --- ends -------------------------------------------------------------------------------------
 
     def source_ends(self, *, committed: bool) -> dict[Partition, int]:
-        """Return the ends of the mirrored partitions at the source. committed: return last stable
-        offsets.
+        """Return the log ends of the mirrored partitions at the source. committed: return their
+        last stable offsets instead.
         """
         return self.source.offsets(self.states, LATEST, committed=committed)
 
     def has_reached(self, ends: Mapping[Partition, int]) -> bool:
-        """Return whether everything before these offsets is copied. Raises KafkaFailed if a
+        """Return whether all records before these offsets are copied. Raises KafkaFailed if a
         partition cannot be copied.
         """
         for key in ends:
@@ -471,8 +475,8 @@ class MirrorSession:
         )
 
     def mark_finished(self) -> list[str]:
-        """Finish the mirror of all its topics. Workers have stopped. Returns the topics. Raises
-        KafkaFailed.
+        """Mark the mirror of all its topics as finished, and return them. The workers must have
+        stopped. Raises KafkaFailed.
         """
         names = sorted({key[0] for key in self.states})
         modes = {key[0]: state.mode for key, state in self.states.items()}

@@ -1,8 +1,8 @@
 """Fetch committed records from the leaders of the source.
 
 Invariant: if the source has topic ids (Kafka 3.1 and newer, Penstock), records are copied only from
-the original topic, never from a recreated one. Limits: a response has at most FETCH_BYTES_MAX, or
-one batch if that is larger.
+the original topic, never from a recreated one. Limits: a response contains at most FETCH_BYTES_MAX,
+or one batch if it is larger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ PARTITION_BYTES_MAX: Final = 2 * 1024 * 1024
 _FETCH_BY_ID: Final = 13
 """The first version of Fetch with topic ids."""
 _COMMITTED: Final = 1
-"""Isolation level without records of open and aborted transactions."""
+"""The isolation level that excludes records of open and aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Batches after the position of a partition, and the next fetch offset. They may begin after
-    the position if the source has deleted records.
+    the position if records were deleted at the source.
     """
 
     state: PartitionState
@@ -42,8 +42,8 @@ class Copy:
 def fetched(
     source: Cluster, leader: int, states: Sequence[PartitionState], max_wait_ms: int
 ) -> list[Copy]:
-    """Return the records of the partitions that this broker of the source leads. Waits for records
-    for at most `max_wait_ms`. Updates the log ends in the partition states.
+    """Return records of the partitions that this source broker leads. Waits for them for at most
+    `max_wait_ms`. Updates the log ends in the partition states.
 
     Raises KafkaFailed. Unreadable batches are an error of the partition.
     """
@@ -116,8 +116,8 @@ def _copy(state: PartitionState, part: fetch.PartitionData) -> Copy:
 
 
 def _behind_deleted(source: Cluster, lost: Sequence[PartitionState]) -> list[Copy]:
-    """Return the log start of partitions whose position the source has deleted. A position after
-    the end is an error of the partition.
+    """Return the log start of each partition whose position was deleted at the source. A position
+    after the log end is an error of the partition.
     """
     found: list[Copy] = []
     keys = [state.key for state in lost]

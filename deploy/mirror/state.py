@@ -1,6 +1,7 @@
 """States of the partitions that a mirror copies.
 
-One worker writes a state, and the thread that reports reads it: each field is one number or text.
+One worker writes each state, and the reporting thread reads it, so each field is a single number or
+text.
 """
 
 from dataclasses import dataclass

@@ -89,9 +89,9 @@ class TransactionalProducer:
         self._added |= set(missing)
 
     def append(self, batches: Mapping[Partition, tuple[Buffer, int]]) -> dict[Partition, int]:
-        """Append a batch to each partition. Returns their base offsets.
+        """Append a batch to each partition, and return their base offsets.
 
-        batches: each with its number of records.
+        batches: each batch with its number of records.
         """
         found: dict[Partition, int] = {}
         for leader, led in self._target.by_leader(batches).items():
@@ -126,7 +126,9 @@ class TransactionalProducer:
         return found
 
     def commit(self) -> None:
-        """End the transaction; its records are visible on return, or soon afterwards."""
+        """End the transaction; its records become visible by the time this returns, or shortly
+        after.
+        """
         request = end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True)
 
         def send_request() -> int:

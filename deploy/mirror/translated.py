@@ -1,8 +1,8 @@
-"""Append with translated offsets: to Apache Kafka, or after other records.
+"""Append with translated offsets: to Apache Kafka, or to topics with other records.
 
 Each fetch is copied in one transaction, which also contains the new segments of the offset maps.
-After a crash, the maps therefore end with the records. Limits: a transaction contains the result of
-one fetch (`source.FETCH_BYTES_MAX`).
+After a crash, the maps and the records therefore end at the same point. Limits: a transaction
+contains the result of one fetch (`source.FETCH_BYTES_MAX`).
 """
 
 import time
@@ -31,7 +31,7 @@ from penstock.protocol.gen import fetch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _RECORDS_MAX: Final = 2_000
-"""Maximum number of segments in one batch of a progress topic, of 200 bytes each."""
+"""Maximum number of segments, of 200 bytes each, in one batch of a progress topic."""
 
 _UNSOUND: Final = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 """Kafka's errors for batches with unreadable records."""
@@ -81,8 +81,8 @@ class TranslatedOffsets:
             state.position = starts[state.key]
 
     def _begin(self, topics: Mapping[str, tuple[str, str]]) -> None:
-        """Record that this mirror writes to these topics, before it writes the first records. The
-        progress of topics with other ids ends.
+        """Record that this mirror writes to these topics, before it writes the first records. This
+        discards the progress of topics with other ids.
         """
         fresh = {
             name: ids for name, ids in topics.items() if not self.progress.has_begun(name, *ids)
@@ -96,8 +96,8 @@ class TranslatedOffsets:
                 self.progress.begin(name, *ids)
 
     def append(self, copies: Sequence[Copy]) -> None:
-        """Append the fetched batches in one transaction. Raises KafkaFailed and Ended; then either
-        nothing or everything is visible, which `start` determines.
+        """Append the fetched batches in one transaction. Raises KafkaFailed and Ended; either all
+        or none of the batches are then visible, and `start` finds out which.
         """
         batches = {
             copy.state.key: list(for_producer(copy.batches, checks_all=self._is_refused))
@@ -154,8 +154,8 @@ class TranslatedOffsets:
         self._producer.commit()
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Determine the topics that `penstock mirror finish` has ended. Records are deleted by the
-        target's own retention.
+        """Determine the topics that `penstock mirror finish` has ended. Deletes no records, because
+        the target has its own retention.
         """
         records, self._read_to = _records_from(self._target, self._topic, self._read_to)
         found = _progress_of(records, self._topic)

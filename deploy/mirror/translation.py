@@ -1,4 +1,4 @@
-"""Translate the offsets of a source exactly to offsets of a target.
+"""Translate offsets of a source to the exact offsets of a target.
 
 Invariant: the translation of an offset is the offset in the target of the first record that has
 this offset or a later one in the source. A group that continues at the target therefore reads each
@@ -40,7 +40,7 @@ class OffsetMap:
 
     @property
     def next_source(self) -> int | None:
-        """Return the next source offset; None before the first record."""
+        """Return the next source offset; None before the first record is copied."""
         return self._segments[-1].next_source if self._segments else None
 
     @property
@@ -68,7 +68,7 @@ class OffsetMap:
                 self._starts.append(item.source)
 
     def translated(self, source: int) -> int | None:
-        """Return the offset in the target; None before the first record is copied.
+        """Return the offset in the target, or None before the first record is copied.
 
         An offset that is not copied yet is translated to the end of the copied records.
         """
@@ -88,7 +88,7 @@ class OffsetMap:
 def segments_of(runs: Iterable[Run], target: int, next_source: int) -> list[Segment]:
     """Return the segments of records that were appended at `target`, which has no gaps.
 
-    next_source: where the mirror continues.
+    next_source: the offset from which the mirror continues.
     """
     found: list[Segment] = []
     for run in runs:

@@ -9,7 +9,7 @@ from penstock.deploy.mirror.state import PartitionState
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """A topic. state: copying, in step, finished or failed. lag: offsets left to copy, None if
-    unknown. records, bytes: copied by this process.
+    unknown. records, bytes: number and size of those that this process has copied.
     """
 
     topic: str
@@ -24,7 +24,9 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class MirrorView:
-    """The state of a mirror. trouble: the current failure, which is being retried."""
+    """The state of a mirror. trouble: the current failure; the failed operation is being
+    retried.
+    """
 
     source: str
     target: str

@@ -1,4 +1,5 @@
-"""Copy partitions in a loop of fetch and append. Each worker is a thread with its own connections.
+"""Copy partitions by repeatedly fetching and appending. Each worker is a thread with its own
+connections.
 
 Invariant: the progress of a partition is read from the target before the first fetch, and again
 after every failure. A worker may therefore stop at any point.
@@ -27,7 +28,7 @@ _DENIED: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""Errors that are not retried."""
+"""Errors after which a request is not retried."""
 _TEND_S: Final = 5.0
 
 
@@ -58,9 +59,9 @@ class CopyTask:
         self, source: ClusterAddress, target: ClusterAddress, make_sink: MakeWriter
     ) -> None:
         self.problem = ""
-        """Why the last attempt failed, while it is being retried."""
+        """The reason why the last attempt failed, while it is being retried."""
         self.ended = ""
-        """Why this worker has stopped copying; empty while it copies."""
+        """The reason why this worker has stopped; empty while it copies."""
         self.crash: BaseException | None = None
         self._source, self._target, self._make_sink = source, target, make_sink
         self._states: Sequence[PartitionState] = ()
@@ -73,11 +74,11 @@ class CopyTask:
         self._thread.start()
 
     def assign(self, states: Sequence[PartitionState]) -> None:
-        """Copy these partitions, starting with the next round."""
+        """Copy these partitions from the next round on."""
         self._states = tuple(states)
 
     def stop(self) -> None:
-        """Stop the worker after the current round."""
+        """Make the worker stop after the current round."""
         self._stopped.set()
 
     def join(self, timeout_s: float) -> None:

@@ -29,9 +29,9 @@ REQUEST_BYTES_MAX: Final = 4 << 20
 TIMEOUT_S: Final = 10.0
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Longest pause after a failure. Pauses double after each failure."""
+"""Maximum pause after a failure. The pause doubles with each failure."""
 RESPONSE_BYTES_MAX: Final = 256 << 10
-"""Limit of a response; the response to a partial success has a few hundred bytes."""
+"""Maximum size of a response; the response to a partial success has a few hundred bytes."""
 PARTIAL_SUCCESS_LOG_S: Final = 60.0
 _REFUSAL_BYTES: Final = 200
 _DATA_POINT_BYTES_MIN: Final = 2
@@ -59,17 +59,16 @@ class _Unavailable(Exception):
 
 
 class OtlpMetrics:
-    """endpoint: http://HOST:PORT of a receiver; the default path of OTLP is added if there is
-    none.
+    """endpoint: http://HOST:PORT of a receiver; the default path of OTLP is added if there is none.
 
     Invariants: accepting a push never blocks. One request is in flight; pushes that arrive in the
-    meantime share the next one. Metrics are resent to a receiver that is down or overloaded.
-    Rejected metrics are dropped, and no others: the pushes of a rejected request are resent one by
-    one. A partial success is not resent, as OTLP requires. An unreadable response body is ignored,
-    because the status is sufficient. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped
-    beyond that. A request takes at most `TIMEOUT_S`. At most `RESPONSE_BYTES_MAX` of a response are
-    read. Logs one line when sending starts to fail, one when it succeeds again, and one per minute
-    about partial successes.
+    meantime share the next one. Metrics are resent to a receiver that is down or overloaded. Only
+    rejected metrics are dropped: the pushes of a rejected request are resent one by one. A partial
+    success is not resent, as OTLP requires. An unreadable response body is ignored, because the
+    status is sufficient. Limits: at most `WAITING_BYTES_MAX` are queued; beyond that, the oldest
+    are dropped. A request takes at most `TIMEOUT_S`. At most `RESPONSE_BYTES_MAX` of each response
+    are read. Logs one line when sending starts to fail, one when it succeeds again, and one per
+    minute about partial successes.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class OtlpMetrics:
         self._arrived.set()
 
     async def run(self) -> None:
-        # Imported only by brokers with this setting.
+        # Imported only by brokers that have this setting.
         import aiohttp
 
         async with aiohttp.ClientSession(
@@ -124,7 +123,7 @@ class OtlpMetrics:
         return metrics
 
     def _take_together(self) -> list[bytes]:
-        """Return the pushes of the next request: at least one."""
+        """Return the pushes for the next request, at least one."""
         taken = [self._take()]
         size = len(taken[0])
         while self._waiting and size + len(self._waiting[0]) <= REQUEST_BYTES_MAX:
@@ -199,7 +198,7 @@ class OtlpMetrics:
         return reason_of(text, self._url, ca_setting=f"{PREFIX}CERTIFICATE")
 
     def _record_partial_success(self, response: bytes, sent_bytes: int) -> None:
-        """Count and log the rejected part of `sent_bytes` of metrics."""
+        """Count and log the metrics that were rejected in a request of `sent_bytes`."""
         try:
             rejected_count, message = read_response(response)
         except MetricsInvalid:
@@ -254,7 +253,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
 
 async def _body_of(response: "aiohttp.ClientResponse") -> bytes:
     """Return the response body for accepted metrics; empty if it is too long or does not arrive.
-    This is not an error, because resending the metrics would duplicate them.
+    Neither is treated as an error, because resending the metrics would duplicate them.
     """
     import aiohttp
 

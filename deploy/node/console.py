@@ -22,7 +22,7 @@ WAITING_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 128 << 10
 """Size limit of a datagram to the process."""
 READY: Final = b"r"
-"""Message of the process when it accepts connections."""
+"""The process sends this message when it accepts connections."""
 _LOOK_S: Final = 0.1
 _BUFFER_BYTES: Final = 512 << 10
 _MODULES: Final = ("jinja2", "starlette", "uvicorn")
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NodeConsole:
-    """Owns at most one process of the console. Belongs to one event loop.
+    """Owns at most one console process, and belongs to one event loop.
 
     The node reads the head of a request. Requests for the console are passed to its process with
     their connection (SCM_RIGHTS), so pages do not use the event loop of the node. Invariants: the
@@ -105,7 +105,9 @@ class NodeConsole:
             await asyncio.to_thread(_ended, process)
 
     async def _running(self) -> socket.socket | str:
-        """Return the channel to the process, starting it if necessary, or why it cannot start."""
+        """Return the channel to the process, which is started if necessary, or the reason why it
+        cannot start.
+        """
         if self._process is not None and self._process.poll() is None:
             assert self._channel is not None
             return self._channel
@@ -155,7 +157,7 @@ class NodeConsole:
         return (*program, "--fd", str(number), *self._plan.arguments)
 
     async def _is_ready(self, channel: socket.socket, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait until the process accepts connections; False if it exits first, or takes too
+        """Wait until the process accepts connections. Return False if it exits first or takes too
         long.
         """
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Decide whether a node may serve the web console as configured, and with which options.
 
-If anything in the cluster requires a login, so does the console. A login is always required with a
-SASL listener. Without `allow.insecure`, it is also required on controllers, which cannot determine
-whether there are users, and on addresses other than loopback (docs/design/authorization.md).
+If anything in the cluster requires a login, so does the console. A SASL listener always does.
+Without `allow.insecure`, it is also required on controllers, which cannot determine whether there
+are users, and on addresses other than loopback (docs/design/authorization.md).
 """
 
 from collections.abc import Mapping
@@ -156,7 +156,7 @@ def _controllers(config: "Effective") -> list[str]:
 
 
 def _registry(config: "Effective") -> str:
-    """Return the URL of the schema registry of a broker, with its user."""
+    """Return the URL of a broker's schema registry, with its user."""
     if config.role != "broker":
         return ""
     broker = config.part(BrokerConfig)

@@ -42,7 +42,7 @@ Route = Callable[[], Awaitable[HttpResponse]]
 
 
 def yes_or_no(reasons: list[str]) -> HttpResponse:
-    """Return 200 if there are no reasons, otherwise 503 with them."""
+    """Return 200 if there are no reasons, otherwise 503 with the reasons."""
     return HttpResponse(
         (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
     )
@@ -64,15 +64,15 @@ def routes_of(health: Health) -> dict[str, Route]:
 
 
 class HttpServer:
-    """Serve GET and HEAD for a few paths. console: handles all requests for its paths. `start`
-    raises OSError if the port is taken.
+    """Serves GET and HEAD for a few paths. console: handles all requests for its paths. `start`
+    raises OSError if the port is in use.
 
-    Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
+    Invariants: 200 means yes; 503 means no, and lists one reason per line. Requests have limits:
     `REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond the last limit, the
     oldest connection of the address with the most connections is closed, so that probes can connect
-    during a flood. One response per connection. Requests for the web console are passed on with
-    their connection (`deploy.node.console`). Depends on `base.health.Health` instead of brokers or
-    controllers.
+    during a flood. Each connection is closed after one response. Requests for the web console are
+    passed on with their connection (`deploy.node.console`). Depends only on `base.health.Health`,
+    not on brokers or controllers.
     """
 
     def __init__(self, routes: dict[str, Route], console: "NodeConsole | None" = None) -> None:
@@ -83,7 +83,7 @@ class HttpServer:
         self._is_stopped = False
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and return the bound port. port: 0 for any free one."""
+        """Listen, and return the bound port. port: 0 for any free port."""
         self._server = await asyncio.start_server(
             self._connected, host, port, limit=REQUEST_BYTES_MAX, start_serving=False
         )
@@ -145,7 +145,7 @@ class HttpServer:
 
 
 def _line_of(head: bytes) -> tuple[str, str]:
-    """Return method and path of a request."""
+    """Return the method and path of a request."""
     method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
     return method, rest.partition(" ")[0].partition("?")[0]
 
@@ -156,8 +156,8 @@ async def _hand_over(
     """Pass a connection on with the data read from it, or respond with the reason."""
     reader.feed_eof()
     request = head + await reader.read()
-    # Pause again: `read` may have resumed reading. No other task has run since, because `read` did
-    # not have to wait.
+    # Pause again: `read` may have resumed reading. No other task has run since then, because `read`
+    # did not have to wait.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
         response = HttpResponse((503, "text/plain", f"{reason}\n"))

@@ -21,8 +21,8 @@ _log = structlog.get_logger(__name__)
 
 
 async def remind(found: Sequence[Exposure], sleep: Sleep = asyncio.sleep) -> None:
-    """Log each exposure now and every hour, until cancelled. sleep: waits for a number of
-    seconds.
+    """Log each exposure now and every hour, until cancelled. sleep: a function that waits for a
+    number of seconds.
     """
     while found:
         for each in found:

@@ -2,7 +2,7 @@
 
 Runs as an init container, because brokers must not have the permission to read nodes: `python -m
 penstock.deploy.node.kubernetes_zone --config FILE --out FILE`. A `broker.rack` in the file takes
-precedence. If Kubernetes does not respond, this fails, and the pod retries.
+precedence. If Kubernetes does not respond, the container fails and is retried.
 """
 
 import argparse

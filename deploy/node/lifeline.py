@@ -1,8 +1,8 @@
 """End a process of a local cluster when its supervisor ends for any reason.
 
-Invariant: after `die_with_parent`, this process is killed when the parent ends, even by SIGKILL.
-Linux's kernel does that; elsewhere a thread checks the parent twice a second. Must not be used by
-processes that an operator starts.
+Invariant: after `die_with_parent`, this process is killed when the parent ends, even by SIGKILL. On
+Linux, the kernel does this; elsewhere a thread checks for the parent twice a second. Processes that
+an operator starts must not use it.
 """
 
 import os

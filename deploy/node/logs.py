@@ -1,4 +1,4 @@
-"""Configure the logs of processes: one line per event on stderr, as text on a terminal, as JSON
+"""Configure the logs of processes: one line per event on stderr, as text on a terminal and as JSON
 elsewhere.
 """
 
@@ -15,7 +15,7 @@ from penstock.base import log_levels
 from penstock.base.printable import printable, printable_value
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
-"""The names in `log_levels.LEVELS` by value of the setting."""
+"""Names in `log_levels.LEVELS`, by value of the setting."""
 
 _TRACEBACK: Final = "exception"
 _INDENT: Final = "    "
@@ -34,8 +34,9 @@ def keep_rich_out() -> None:
 
 
 def import_structlog() -> None:
-    """Import structlog without rich, which the command may import later. Call before modules that
-    log: `penstock dev --store memory`, whose nodes are in its process, needs 4 MB less.
+    """Import structlog without rich, which the command may import later. Call this before importing
+    modules that log: `penstock dev --store memory`, whose nodes are in its process, needs 4 MB
+    less.
     """
     if "rich" in sys.modules:
         return
@@ -50,9 +51,10 @@ def configure(level: str, *, name: str = "") -> None:
 
     The level is compared for each line, because administrators can change the levels of a running
     broker (`base.log_levels`). Invariants: text from clients is escaped, so it can neither control
-    a terminal nor forge a line: JSON escapes all but ASCII, and text output escapes every
-    non-printable character. Called once, before the first log line. Must not import rich: structlog
-    would use it for tracebacks, and each start of a broker would take 6 MB and 0.17 s more.
+    a terminal nor forge a line: in JSON, everything but ASCII is escaped, and in text, every
+    non-printable character. Called once, before the first log line. This must not import rich:
+    structlog would use it for tracebacks, and each broker would take 6 MB more and start 0.17 s
+    later.
     """
     keep_rich_out()
     # gRPC reads this when it is imported. Otherwise it would write a line for each failed

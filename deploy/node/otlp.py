@@ -19,8 +19,8 @@ PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 
 class VariableValue(NamedTuple):
-    """The value of a variable. name: the variable that is set, or the one for all signals if none
-    is set.
+    """The value of a variable. name: the variable that is set, or the variable for all signals if
+    neither is set.
     """
 
     name: str
@@ -42,7 +42,7 @@ def url_of(endpoint: str, path: str) -> str:
 
 
 def headers_of(environment: Mapping[str, str], signal: str) -> dict[str, str]:
-    """Return the headers of `name=value,name=value`, with values in percent-encoding. Raises
+    """Return the headers of `name=value,name=value`, with percent-encoded values. Raises
     UsageError.
     """
     variable, value = variable_of(environment, signal, "HEADERS")
@@ -109,8 +109,8 @@ class ReceiverFiles(NamedTuple):
 
 
 def _check_readable(variable: VariableValue) -> None:
-    """Raise UsageError if a file is not readable, because OpenSSL's error does not contain the
-    file.
+    """Raise UsageError if a file is not readable, because OpenSSL's error does not contain the file
+    name.
     """
     if not variable.value:
         return

@@ -29,11 +29,13 @@ _TIME_MAX_MS: Final = 253_402_300_799_000
 """The years 1 to 9999, outside of which there is no ISO time."""
 _LAYOUT: Final = "\n\t"
 _PADDING_CHARS: Final = 3
-"""Added to the width of a column: a space on both sides, and the border between columns."""
+"""Characters added to the width of a column: a space on each side, and the border between
+columns.
+"""
 _FOLDED_CHARS: Final = 12
-"""Cells that do not fit are folded to lines of at least this many characters."""
+"""Cells that do not fit are wrapped into lines of at least this many characters."""
 _WORD_CHARS: Final = 21
-"""Words of up to this length, such as 255.255.255.255:65535, are not folded."""
+"""Words of up to this length, such as 255.255.255.255:65535, are not broken."""
 
 
 class Format(StrEnum):
@@ -67,7 +69,7 @@ def _encoded(output: Format, value: object) -> str:
 
 
 def report(output: Format, document: object, *sentences: str) -> None:
-    """Print the result of a command: sentences for people, or a document for programs."""
+    """Print the result of a command: text for people, or a document for programs."""
     if output is Format.TABLE:
         for sentence in sentences:
             say(sentence)
@@ -117,7 +119,7 @@ def json_text(document: str) -> str:
 
 
 def cell(text: str) -> "Text":
-    """Return a text for a rich table, without interpreting markup."""
+    """Return the text for a rich table; markup in it is not interpreted."""
     from rich.text import Text
 
     return Text(printable(text, kept=_LAYOUT))
@@ -177,8 +179,8 @@ def fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], widt
 
 
 def _least_width(column: str, cells: Sequence[str]) -> int:
-    """Return the least width of a column: longer cells fold, but not within words such as an
-    address of at most _WORD_CHARS.
+    """Return the least width of a column: longer cells are wrapped, but words of at most
+    _WORD_CHARS, such as an address, are not broken.
     """
     longest = max(map(len, cells), default=0)
     words = [len(word) for text in (column, *cells) for word in text.split()]
@@ -200,7 +202,7 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
 
 
 def iso_time(time_ms: int) -> str:
-    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z, at most in the year 9999.
+    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z, no later than the year 9999.
 
     time_ms: since 1970.
     """
@@ -228,8 +230,8 @@ class Progress:
     """A progress bar on stderr for work that takes longer than 1 s; shows nothing without a
     terminal.
 
-    total: None if unknown. Use as a context manager. `advance` only reads the clock, so call it
-    often.
+    total: None if unknown. Use as a context manager. `advance` only reads the clock, so it can be
+    called often.
     """
 
     def __init__(
@@ -255,7 +257,7 @@ class Progress:
             self._bar.stop()
 
     def expect(self, total: int) -> None:
-        """Set the total, which became known later or grew."""
+        """Set the total when it becomes known or increases."""
         self._total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)
@@ -313,7 +315,9 @@ def waiting(what: str) -> Generator[None, None, None]:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: 1 record, 2,000 records. plural: if it is not noun + s."""
+    """Return a number with its noun: 1 record, 2,000 records. plural: the plural if it is not noun
+    + s.
+    """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -1,6 +1,6 @@
 """Flatten a document to CSV lines with one header.
 
-Invariant: pure. CSV readers get every cell unchanged. Columns have the names of fields; for a field
+Invariant: pure. CSV readers get every cell unchanged. Columns are named after fields; for a field
 of a nested object, both names are joined by a dot.
 """
 

@@ -1,7 +1,7 @@
 """Write a document as YAML with escapes for all non-printable characters.
 
-Invariant: pure; readers of YAML get the same document. Such texts are in double quotes, the only
-style with escapes.
+Invariant: pure; readers of YAML get the same document. Texts with such characters are
+double-quoted, because no other style has escapes.
 """
 
 from importlib import import_module

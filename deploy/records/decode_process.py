@@ -28,7 +28,7 @@ _MODULE: Final = "penstock.deploy.records.decode_worker"
 
 
 class DecodeProcess:
-    """One process, which starts with the first value."""
+    """A process, which is started for the first value."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -43,7 +43,7 @@ class DecodeProcess:
             self._end()
 
     def decode(self, request: DecodeValue) -> DecodedValue:
-        """Return the decoded value, or why it cannot be decoded."""
+        """Return the decoded value, or the reason why it cannot be decoded."""
         with self._turn:
             try:
                 return self._send_request(self._connected(), encode(request))
@@ -80,7 +80,7 @@ class DecodeProcess:
         return decode_response(_exactly(connection, size))
 
     def _end(self) -> int | None:
-        """Return the exit status of the process; None if there was none."""
+        """Return the exit status of the process, or None if there was no process."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         if connection is not None:

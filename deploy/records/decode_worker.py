@@ -22,8 +22,8 @@ class DecodeValue(Struct, frozen=True):
     """A request to decode bytes with a schema.
 
     kind: avro or protobuf. message: the message of a Protobuf value without a frame; empty for the
-    first one of the schema. is_framed: whether the bytes followed a schema id; for Protobuf, they
-    then begin with the indexes of the message. chars_max: limit of the response.
+    first message of the schema. is_framed: whether the bytes followed a schema id; for Protobuf,
+    they then begin with the indexes of the message. chars_max: maximum length of the response.
     """
 
     kind: str

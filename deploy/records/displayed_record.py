@@ -15,7 +15,7 @@ from penstock.deploy.output import json_text
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
     """key, value: strings or JSON values, depending on their formats; None for null. value_bytes,
-    key_bytes: lengths, -1 for null. timestamp_ms: since 1970, -1 for none.
+    key_bytes: lengths, -1 for null. timestamp_ms: since 1970, -1 if there is none.
     """
 
     topic: str

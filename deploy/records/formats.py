@@ -39,7 +39,7 @@ _WHOLE: Final = "value"
 
 
 class RecordFormat(StrEnum):
-    """The format of a key or a value."""
+    """The format of a key or value."""
 
     TEXT = "text"
     JSON = "json"
@@ -50,7 +50,7 @@ class RecordFormat(StrEnum):
 
 
 class BadRecord(ExpectedError):
-    """A key or a value is not in its format."""
+    """Raised if a key or value is not in its format."""
 
 
 class RecordCodec(Protocol):
@@ -210,7 +210,7 @@ class ProtobufCodec:
     def __init__(
         self, schema: bytes | None, message: str, registry: "SchemasById | None", subject: str
     ) -> None:
-        """message: full name; empty for the first one of a registered schema. subject: `encode`
+        """message: full name; empty for the first message of a registered schema. subject: `encode`
         uses its newest schema, or only its id if a schema is given.
         """
         try:
@@ -290,7 +290,7 @@ def _descriptor(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated
 
 
 def _registered_descriptor(stored: "StoredSchema", message: str) -> Any:  # noqa: ANN401 - generated at run time
-    """Return the descriptor of a message, by default the first one. Raises UsageError."""
+    """Return the descriptor of a message, by default of the first message. Raises UsageError."""
     from penstock.protocol.registry.protobuf_files import load_protobuf
 
     try:
@@ -325,7 +325,7 @@ def codec(
     registry: "SchemasById | None" = None,
     subject: str = "",
 ) -> RecordCodec:
-    """Return the codec of a format. Raises UsageError; ExpectedError for a missing package."""
+    """Return the codec for a format. Raises UsageError; ExpectedError for a missing package."""
     if wanted in _PLAIN:
         return _PLAIN[wanted]()
     if wanted is RecordFormat.JSON:
@@ -343,8 +343,8 @@ def codec(
 
 
 def _stored(registry: "SchemasById", key: SchemaKey) -> "StoredSchema":
-    """Return a schema. Raises BadRecord if its id is not registered, ExpectedError if this cannot
-    be determined.
+    """Return a schema. Raises BadRecord if its id is not registered, and ExpectedError if this
+    cannot be determined.
     """
     from penstock.protocol.registry.model import NotRegistered
 

@@ -1,4 +1,4 @@
-"""Numbers that JSON, or a float, cannot represent."""
+"""Numbers that JSON or floats cannot represent."""
 
 import json
 import math

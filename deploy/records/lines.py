@@ -19,7 +19,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """partition: -1 for any. timestamp_ms: since 1970, 0 for now."""
+    """partition: -1 for any partition. timestamp_ms: since 1970; 0 for the current time."""
 
     key: bytes | None
     value: bytes | None
@@ -107,7 +107,7 @@ def parse_headers(texts: Iterable[str]) -> Headers:
 
 
 def _encoded(codec: RecordCodec, value: Any, data: bytes | None) -> bytes | None:  # noqa: ANN401 - a value of JSON
-    """Return a key or a value. data: its bytes if the text is not UTF-8."""
+    """Return a key or value. data: the bytes if they are not UTF-8 text."""
     if data is not None or value is None:
         return data
     return codec.encode(_text(value))

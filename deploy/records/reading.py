@@ -27,8 +27,8 @@ _STALLED_S: Final = 1.0
 examined.
 """
 _SILENT_S: Final = 2.0
-"""On a terminal, a remark explains what the command is waiting for if there is no record within
-this time.
+"""If no record arrives within this time, a remark on the terminal explains what the command is
+waiting for.
 """
 _COMMITTED_S: Final = 10.0
 _HEADERS_OF: Final[Callable[["Message[bytes, bytes]"], list[tuple[str, bytes | None]] | None]] = (
@@ -58,8 +58,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop and how fast to read; None for no limit. until_end: stop at the current end of
-    the log. rate: records per second, 0 for no limit. on_error: how to handle unreadable records.
+    """When to stop, and how fast to read. None means no limit. until_end: stop at the current end
+    of the log. rate: records per second, 0 for no limit. on_error: how to handle unreadable
+    records.
     """
 
     records_max: int | None
@@ -71,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The partitions to read; all if there are none."""
+    """The partitions to read; all partitions if empty."""
 
     topic: str
     partitions: Sequence[int]
@@ -170,14 +171,14 @@ class _Reading:
         self._skipped = 0
         self._misplaced = 0
         """Number of records whose offset is beyond the end of their batch. Kafka's consumers return
-        them, too.
+        these records, too.
         """
         self._next: dict[int, int] = {}
         """The offset after the last record of each partition."""
         self.reads_committed = True
         self.has_group = False
-        """Whether offsets are committed. Only offsets of printed records are, so that Ctrl-C does
-        not lose records.
+        """Whether offsets are committed. Only offsets of printed records are committed, so that no
+        record is lost with Ctrl-C.
         """
         self.begin: tuple[Mapping[int, int], bool] = {}, False
         """The start offsets of partitions, and whether partitions without one begin at the earliest
@@ -186,13 +187,13 @@ class _Reading:
         self.expected: dict[int, int] = {}
         """With `until_end`: the offset after the last record read from each partition."""
         self._passed: dict[int, int] = {}
-        """The offsets after skipped batches."""
+        """The offset after each skipped batch."""
         self._first_ends: dict[int, int] = {}
-        """The first known end of partitions that begin at their end."""
+        """The first known log end of each partition that is read from its end."""
         self._batches: dict[int, StoredBatch] = {}
         """The last batch of each partition whose headers were decoded here."""
         self._stalled: dict[tuple[int, int], float] = {}
-        """Since when a partition has not advanced from an offset below its end."""
+        """The time since which a partition has been stuck at an offset below its end."""
 
     def run(self) -> Printed:
         is_interrupted = False
@@ -383,7 +384,7 @@ class _Reading:
             for record in batch.records:
                 if record.offset == offset:
                     return _shown(record.headers)
-        # Retention or compaction has removed the record in the meantime.
+        # Retention or compaction has since removed the record.
         self._writer.flush()
         raise KafkaFailed(
             f"{self._topic}-{partition} at offset {offset}: a header key is not UTF-8, and the"

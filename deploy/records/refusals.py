@@ -24,8 +24,8 @@ Refused: TypeAlias = "tuple[KafkaError, Message[bytes, bytes]]"
 
 
 def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> ExpectedError:
-    """Return the error for records that were not acknowledged, including valid ones whose batch
-    contains an invalid one. Requests the topic's configs or partitions if they may be the reason.
+    """Return the error for records that were not acknowledged, including valid records in a batch
+    with an invalid one. Requests the topic's configs or partitions if they may be the reason.
     """
     error, message = refused[0]
     failure = kafka.failure(error, f"topic {topic!r} refused a record")
@@ -39,7 +39,7 @@ def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> ExpectedErr
         if error.code() not in _EXPLAINED:
             return failure
         configs = kafka.topic_config(topic)
-    except ExpectedError:  # the user may not describe the topic
+    except ExpectedError:  # the user is not authorized to describe the topic
         return failure
     has_keys = all(each.key() is not None for _, each in refused)
     reason = _reason(error.code(), configs, has_keys=has_keys)

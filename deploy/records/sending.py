@@ -1,7 +1,8 @@
 """Send records to brokers for `penstock produce`.
 
-Invariant: returns only when every record is acknowledged according to `acks` and a transaction is
-committed; after a failure, the transaction is aborted, and none of its records becomes visible.
+Invariant: `send` returns only when every record is acknowledged according to `acks` and the
+transaction, if any, is committed. After a failure, the transaction is aborted, and none of its
+records becomes visible.
 """
 
 import time

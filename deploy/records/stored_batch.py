@@ -16,7 +16,9 @@ _READ_COMMITTED: Final = 1
 
 
 class StoredBatch(NamedTuple):
-    """The batch at an offset: readable records, the errors of the others, and the next offset."""
+    """The batch at an offset: its readable records, the errors of the other records, and the next
+    offset.
+    """
 
     records: list[Record]
     lost: Sequence[LostRecords]
@@ -28,8 +30,8 @@ class StoredBatch(NamedTuple):
 def stored_batch(
     brokers: Brokers, topic: str, partition: int, offset: int, *, committed: bool = True
 ) -> StoredBatch | None:
-    """Return the batch that contains the offset; None if there is none. committed: return no batch
-    of an open transaction, and no records of an aborted one. Raises KafkaFailed, BatchCorrupt.
+    """Return the batch that contains the offset; None if there is none. committed: omit batches of
+    open transactions, and records of aborted ones. Raises KafkaFailed, BatchCorrupt.
     """
     return brokers.retried(lambda: _fetched(brokers, topic, partition, offset, committed))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.lake.sql.result import SqlResult
 
 STOP_GRACE_S: Final = 2.0
-"""How long a statement may take to stop by itself."""
+"""How long a cancelled statement may take to stop."""
 _INTERRUPTED: Final = 130
 TABLE_ROWS_MAX: Final = 1_000
 """Maximum number of rows of a table on the terminal."""
@@ -58,7 +58,7 @@ class RowOutput:
 
 
 class Command:
-    """The session of one command. Use it in a `with` block.
+    """The session of one command. Use as a context manager.
 
     Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
     rows; the main thread waits and receives the signal. Stdout contains only rows. Running
@@ -84,7 +84,7 @@ class Command:
         self.session.close()
 
     def run_all(self, sql: str) -> None:
-        """Run statements, one after the other. Raise SqlError, ExpectedError, or the errors of
+        """Run statements in order. Raises SqlError, ExpectedError and the errors of
         `Session.run`.
         """
         statements = statements_of(sql)

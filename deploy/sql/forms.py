@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
-    """Print a table with numbers right-aligned. Columns that do not fit are folded."""
+    """Print a table with numbers right-aligned. Columns that do not fit are wrapped."""
     from rich.console import Console
     from rich.table import Table
 
@@ -79,8 +79,8 @@ def print_yaml_rows(result: "SqlResult") -> None:
 
 
 def write_parquet(result: "SqlResult", path: Path) -> int:
-    """Write a file, and return the number of rows. A file that could not be completed is removed.
-    Raise ExpectedError.
+    """Write a file, and return the number of rows. An incomplete file is removed. Raises
+    ExpectedError.
     """
     parquet: Any = __import__("pyarrow.parquet").parquet
     rows, beside = 0, path.with_name(f".{path.name}.part")
@@ -99,7 +99,7 @@ def write_parquet(result: "SqlResult", path: Path) -> int:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return names for the members of an object. A repeated `a` becomes `a_1`, as in DuckDB's
+    """Return names for the members of an object. A duplicate `a` becomes `a_1`, as in DuckDB's
     subqueries.
     """
     taken = set(names)

@@ -1,6 +1,6 @@
 """The prompt of `penstock sql`: history, completion, statements over several lines.
 
-Invariant: uses the standard library's readline, with the keys of other shells. An error ends the
+Invariant: uses the standard library's readline, with the same keys as shells. An error ends the
 statement, not the prompt.
 """
 
@@ -70,7 +70,9 @@ def _take(command: Command, lines: list[str], line: str) -> None:
 
 
 def _meaning(line: str) -> str:
-    """Return the SQL for a command that begins with a backslash; empty to print the help."""
+    """Return the SQL for a command that begins with a backslash; empty if the help is to be
+    printed.
+    """
     name, _, topic = line.partition(" ")
     if name == "\\d":
         topic = topic.strip().rstrip(";").strip('"')
@@ -138,7 +140,7 @@ class _Completer:
 
 
 def _prepare(completer: _Completer) -> Path | None:
-    """Set up readline, and return the file of the history."""
+    """Set up readline, and return the history file."""
     try:
         import readline
     except ImportError:

@@ -1,1 +1,1 @@
-"""The process of `penstock table run`: its health, metrics and text."""
+"""The process of `penstock table run`: its health, metrics and text output."""

@@ -7,14 +7,14 @@ from typing import Final
 from penstock.lake.manifest.table_status import RunnerState
 
 STUCK_S: Final = 600.0
-"""Time without activity after which the runner counts as stuck, longer than any wait in its main
+"""Time without activity after which the runner counts as stuck. It exceeds every wait in the main
 thread, whose deadlines are 300 s.
 """
 
 
 class RunnerHealth:
-    """The health of a runner. A failing topic does not affect it, because a restart would not help
-    and would interrupt other exports.
+    """The health of a runner. A failing topic does not make the runner unhealthy, because a restart
+    would not help and would interrupt other exports.
     """
 
     def __init__(self, state: RunnerState, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ from penstock.deploy.table_runner.health import RunnerHealth
 from penstock.lake.manifest.table_status import FAILING, TopicStatus
 
 TOPICS_MAX: Final = 1_000
-"""Maximum number of topics with their own metrics: those with the largest lags."""
+"""Maximum number of topics with their own metrics; the topics with the largest lags are chosen."""
 
 
 class RunnerReader:

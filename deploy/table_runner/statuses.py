@@ -19,8 +19,8 @@ TIMEOUT_S = 60.0
 
 
 def statuses_of(store_url: str, cluster_id: str) -> list[ExportView]:
-    """Return the exports of all enabled topics. Raise ManifestNotFound, SeveralClusters,
-    InvalidStoreUrl or the store's errors.
+    """Return the exports of all enabled topics. Raises ManifestNotFound, SeveralClusters,
+    InvalidStoreUrl and the store's errors.
     """
     return asyncio.run(_statuses_of(store_url, cluster_id))
 
@@ -37,7 +37,7 @@ async def _statuses_of(store_url: str, cluster_id: str) -> list[ExportView]:
 
 
 def enabled_in(root: ManifestRoot) -> dict[str, str]:
-    """Return the ids of topics that declare a table, except those in snapshots."""
+    """Return the ids of topics that declare a table, except topics in snapshots."""
     return {
         topic.name: str(topic.topic_id)
         for topic in root.topics

@@ -14,11 +14,11 @@ from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.view import Stored, TopicCount
 
 RATE_S: Final = 5.0
-"""Age from which the rate of a partition no longer counts in the total of the cluster."""
+"""Age at which the rate of a partition stops counting towards the cluster's total."""
 
 
 class _Seen(NamedTuple):
-    """rate: records per second since the previous measurement; None: there was none."""
+    """rate: records per second since the previous measurement; None if there was none."""
 
     end: int
     at_s: float
@@ -35,7 +35,7 @@ class _Topic:
             before = self.partitions.get(index)
             rate = None
             if before is not None and at_s <= before.at_s:
-                continue  # a late response from a former leader
+                continue  # a late response of a former leader
             if before is not None and end >= before.end:
                 rate = (end - before.end) / (at_s - before.at_s)
             self.partitions[index] = _Seen(end, at_s, rate)
@@ -91,6 +91,6 @@ class RecordCounts:
         return sum(rates) if rates else None
 
     def _known(self, name: str, topic_id: UUID | None) -> _Topic:
-        """Return the known state of a topic; empty if the topic was recreated."""
+        """Return the known state of a topic, which is empty if the topic was recreated."""
         known = self._topics.get(name)
         return known if known and known.topic_id == topic_id else _Topic(topic_id, {})

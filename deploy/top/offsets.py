@@ -1,4 +1,4 @@
-"""Request the end offsets of partitions from their leaders, over connections that stay open.
+"""Request the end offsets of partitions from their leaders over persistent connections.
 
 Invariant: a broker that does not respond in time does not delay the others. The methods block.
 """
@@ -29,8 +29,8 @@ Led = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The end offsets of one broker, requested at asked_at, by time.monotonic(). refusal: why it
-    rejected the request or the connection; empty if it did not.
+    """The end offsets of one broker, requested at asked_at, by time.monotonic(). refusal: the
+    reason why it rejected the request or the connection; empty if it did not.
     """
 
     requested_at: float
@@ -41,7 +41,7 @@ class Measured:
 
 class EndOffsets:
     """Keeps one connection to each broker. security: how to connect; None for the settings of
-    `--command-config`. timeout_s: of one request.
+    `--command-config`. timeout_s: for each request.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def _topics(view: TopView) -> "_FittingTable":
 
 @dataclass(frozen=True)
 class _FittingTable:
-    """A table that shows as many columns as fit into the terminal. texts: the columns with text."""
+    """A table that shows as many columns as fit on the terminal. texts: the columns with text."""
 
     title: str
     names: Sequence[str]

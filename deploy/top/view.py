@@ -18,8 +18,8 @@ STANDARD = Prices()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The metadata of a topic. bytes: of records. starts: log start offsets by partition.
-    state_bytes: of the other streams of the partitions.
+    """The metadata of a topic. bytes: size of its records. starts: log start offsets by partition.
+    state_bytes: size of the partitions' other streams.
     """
 
     partitions: int
@@ -33,8 +33,8 @@ class Stored:
 @dataclass(frozen=True, slots=True)
 class TopicCount:
     """records: offsets between start and end of the logs; None until each partition was measured
-    once. records_s: written per second; None before a second measurement. age_s: since the oldest
-    measurement of a partition that `records` contains.
+    once. records_s: written per second; None before the second measurement. age_s: age of the
+    oldest measurement in `records`.
     """
 
     records: int | None

@@ -1,8 +1,8 @@
-"""Measure a cluster: metadata and loads from its controller, end offsets from its brokers.
+"""Measure a cluster: metadata and loads come from its controller, end offsets from its brokers.
 
-Invariant: changes nothing in the cluster; values of brokers that do not respond remain. Uses one
-follower and one connection per broker while open. Must not import gRPC before it is needed. The
-methods block: the class has its own event loop.
+Invariant: nothing in the cluster is changed. Values of brokers that do not respond are kept. Uses
+one follower and one connection per broker while open. This module must not import gRPC before it is
+needed. The methods block, because the class has its own event loop.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NO_RESPONSE: Final = f"no response within {TIMEOUT_S:g} s"
 
 
 class Watch:
-    """Measure a cluster. Use as a context manager, and call `measure` repeatedly. Raises
+    """Measures a cluster. Use as a context manager, and call `measure` repeatedly. Raises
     NoController.
     """
 
@@ -108,7 +108,7 @@ def with_silent(cluster: ClusterView, silent: Collection[str]) -> ClusterView:
 async def broker_loads(
     client: "ControllerClient", timeout_s: float = _TIMEOUT_S
 ) -> "Mapping[NodeId, BrokerLoad] | None":
-    """Return the brokers' loads, None if no active controller responds."""
+    """Return the brokers' loads, or None if no active controller responds."""
     from penstock.controller.api.errors import ControllerError
 
     try:

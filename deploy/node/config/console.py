@@ -1,6 +1,7 @@
 """Settings of the web console that a node serves at `/console` of its health listener.
 
-Invariant: pure. `deploy.node.console_plan` decides whether a node may serve it as configured.
+Invariant: pure. `deploy.node.console_plan` decides whether a node may serve the console as
+configured.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""List the settings of each role, from its config classes and those of the process.
+"""List the settings of each role, from the config classes of the role and of the process.
 
 Invariant: within a role each name occurs once. Only names in `TABLES` are prefixes of other names,
-so that every other name can be a dotted TOML key. Pure. Does not repeat annotations (see
+so every other name can be a dotted TOML key. Pure. Does not repeat annotations (see
 `base.settings`).
 """
 
@@ -127,7 +127,9 @@ longer name.
 
 
 def setting_of(role: Role, name: str) -> Field | None:
-    """Return a setting of a role by name, including settings of single listeners, or None."""
+    """Return the setting of a role with this name, which may apply to a single listener, or
+    None.
+    """
     found = settings_of(role).get(name)
     return listener_field(name) if found is None and role == "broker" else found
 
@@ -148,8 +150,8 @@ def variable_of(name: str) -> str:
 
 
 def listener_setting_of_variable(variable: str) -> str | None:
-    """Return the setting of a single listener that this variable sets, or None. Listeners with
-    underscores in their names have such variables as well.
+    """Return the setting of a single listener that this variable sets, or None. This includes
+    listeners with underscores in their names.
     """
     rest = variable.removeprefix(variable_of(LISTENER_PREFIX))
     if rest == variable:

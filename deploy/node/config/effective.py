@@ -1,8 +1,9 @@
-"""Compute the effective settings of one role, each with its source: flags over variables over the
-file over defaults.
+"""Compute the effective settings of one role, each with its source: flags take precedence over
+variables, variables over the file, and the file over defaults.
 
 Invariant: in an `Effective`, every value was parsed, is within its limits and is consistent with
-the others. Must not read files or the environment; `deploy.node.config.load` does.
+the others. This module must not read files or the environment, which is the task of
+`deploy.node.config.load`.
 """
 
 from collections.abc import Mapping
@@ -62,12 +63,12 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """Return the value for display, without secrets."""
+        """Return the value for display, with secrets hidden."""
         return _without_secrets(self.field, shown_value(self.field.setting, self.value))
 
     @property
     def text(self) -> str:
-        """Return the value for tools, without secrets."""
+        """Return the value for tools, with secrets hidden."""
         return _without_secrets(self.field, text_of(self.field.setting, self.value))
 
 
@@ -214,7 +215,7 @@ def _parsed_store(store: Value) -> StoreConfig:
 
 
 def _wal_defaults(wal_store: Value, store: Value) -> WalDefaults:
-    """Return the defaults that follow from the store that contains the WALs. Raises UsageError."""
+    """Return the defaults that depend on the store of the WALs. Raises UsageError."""
     config = _parsed_store(store)
     if isinstance(config, S3Config) and config.is_express:
         raise UsageError(
@@ -269,7 +270,7 @@ def _renamed(config_type: type[Any], text: str) -> str:
 
 def _quoted(field: Field, value: object) -> str:
     if field.setting.kind is Kind.SECRET:
-        return repr(HIDDEN)  # also a number or list from a file
+        return repr(HIDDEN)  # also for a number or list from a file
     return repr(_without_secrets(field, value) if isinstance(value, str) else value)
 
 

@@ -16,7 +16,7 @@ _SET_TLS: Final = (
 
 
 class InsecureListener(NamedTuple):
-    """A listener, why it is insecure, and a remedy. listener: as configured."""
+    """A listener, the reason why it is insecure, and a remedy. listener: as configured."""
 
     listener: str
     reason: str
@@ -24,8 +24,8 @@ class InsecureListener(NamedTuple):
 
 
 class InsecureControllers(NamedTuple):
-    """Controllers of a broker, why the connection to them is insecure, and a remedy. controllers:
-    host:port of the controllers that are not on loopback.
+    """Controllers of a broker, the reason why the connection to them is insecure, and a remedy.
+    controllers: host:port of the controllers that are not on loopback.
     """
 
     controllers: tuple[str, ...]
@@ -46,7 +46,7 @@ def exposures(parts: Mapping[type[Any], Any]) -> list[Exposure]:
     authenticate at the broker and it connects to controllers on other addresses than loopback
     without TLS between nodes, because users, ACLs and quotas come from the controllers. The health
     listener is exempt: it is read-only and serves probes and `/metrics`, without names of topics,
-    clients or users. Probes of Kubernetes could not authenticate. `deploy.node.console_plan` covers
+    clients or users. Kubernetes probes could not authenticate. `deploy.node.console_plan` covers
     the web console. Invariant: pure.
     """
     if BrokerConfig in parts and SecurityConfig in parts:

@@ -42,8 +42,8 @@ def load(
 def given_outside_flags(
     roles: Sequence[Role], environment: Mapping[str, str], path: str = ""
 ) -> dict[str, Given]:
-    """Return the settings of these roles in the environment and the file. path: of the file in a
-    flag.
+    """Return the settings of these roles in the environment and the file. path: the file that a
+    flag specifies.
     """
     path = path or environment.get(CONFIG_VARIABLE, "")
     content: Mapping[str, object] = read_file(path) if path else {}

@@ -20,7 +20,7 @@ _SIZE: Final = r"^-?[0-9][0-9_]*(\.[0-9]+)?\s*(B|kB|MB|GB|KiB|MiB|GiB|TiB)?$"
 
 
 def schema() -> dict[str, Any]:
-    """Return the whole document; a chart uses its `properties.config`."""
+    """Return the whole schema; a chart uses its `properties.config`."""
     roles = {role: role_schema(role) for role in ROLES}
     config = {"type": "object", "additionalProperties": False, "properties": roles}
     return {

@@ -47,7 +47,7 @@ FOREIGN_VARIABLES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A given value as written, and its source for messages."""
+    """A value as given by the user, and its source for messages."""
 
     value: object
     place: str
@@ -62,13 +62,13 @@ class Flags:
 
 
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
-    """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last one
+    """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last value
     wins. A BOOL flag without a value means true.
 
     Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that
     suggests the nearest setting. A setting of another role is an error in sources for this role
     only, and ignored in shared sources. Pure: arguments, environment and parsed file are
-    parameters. Must not validate values.
+    parameters. This module must not validate values.
     """
     known = {flag_of(name): name for name in settings_of(role)}
     given: dict[str, Given] = {}

@@ -1,6 +1,6 @@
-"""Read the counters of a broker as metrics, at each scrape. Does not change or store anything.
+"""Read a broker's counters as metrics at each scrape, without changing or storing anything.
 
-Cost: O(partitions + groups + transactional ids). Must not count anything itself.
+Cost: O(partitions + groups + transactional ids). This module must not count anything itself.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 class BrokerReader:
-    """Read one process, also before its broker has started."""
+    """Reads one process, even before its broker has started."""
 
     def __init__(self, health: BrokerHealth) -> None:
         self._health = health

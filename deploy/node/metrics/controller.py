@@ -1,4 +1,4 @@
-"""Read the state of a controller as metrics, at each scrape. Does not change the image or keep
+"""Read a controller's state as metrics at each scrape, without changing the image or keeping
 references to it.
 """
 
@@ -24,11 +24,12 @@ _KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", Obje
 
 
 class ControllerReader:
-    """Read one process, also before its controller has started.
+    """Reads one process, even before its controller has started.
 
     Invariant: values that only the leader has are 0 on other controllers, so their sum is the value
-    of the leader. All controllers report values of the image: use their maximum, which also works
-    without a leader. Cost: O(brokers + moving partitions). Must not count anything itself.
+    of the leader. All controllers report the values of the image; their maximum is correct even
+    without a leader. Cost: O(brokers + moving partitions). This class must not count anything
+    itself.
     """
 
     def __init__(self, health: ControllerHealth) -> None:

@@ -35,7 +35,7 @@ _FAMILIES: Final = {
 
 
 class NodeCollector(Collector):
-    """Call the reader at each scrape."""
+    """Calls the reader at each scrape."""
 
     def __init__(self, metrics: Iterable[Metric], read: Reader) -> None:
         self._metrics = list(metrics)
@@ -69,7 +69,9 @@ def _buckets(latencies: Latencies) -> list[tuple[str, float]]:
 
 
 class LoopLag:
-    """Measure the lag of the event loop ten times per second. Takes 50 us of CPU per second."""
+    """Measures the lag of the event loop ten times per second, which takes 50 us of CPU per
+    second.
+    """
 
     def __init__(self) -> None:
         self.latencies = LatencyHistogram()
@@ -86,10 +88,10 @@ class Exposition:
     """Metrics of one process: the reader's, the lag of its loop, and CPU and memory from
     `prometheus_client`.
 
-    Invariants: does not count anything itself, so there is no cost without scrapes. A metric that
-    is not in the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S`
-    share one text, so that scrapes cannot slow a node down. Cost: about 5 ms for a broker, plus 0.3
-    us for each partition. Must not depend on brokers or controllers.
+    Invariants: the class does not count anything itself, so it costs nothing without scrapes. A
+    metric that is not in the table for this role, or has other labels, is an error. Scrapes within
+    `AGE_MAX_S` share one text, so that scrapes cannot slow a node down. Cost: about 5 ms for a
+    broker, plus 0.3 us for each partition. This class must not depend on brokers or controllers.
     """
 
     def __init__(self, role: MetricRole, read: Reader) -> None:

@@ -9,8 +9,8 @@ from penstock.deploy.node.metrics.exposition import Exposition
 
 
 def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
-    """Serve the metrics for `deploy.node.health.serve_at`. Imports only the reader of the process's
-    role: a broker that imported the controller's would need 93 modules more.
+    """Serve the metrics for `deploy.node.health.serve_at`. Imports only the reader for the role of
+    the process: importing the controller's reader would add 93 modules to a broker.
     """
     if isinstance(health, BrokerHealth):
         from penstock.deploy.node.metrics.broker import BrokerReader

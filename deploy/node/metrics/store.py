@@ -13,7 +13,7 @@ _OUTCOMES: Final = {
     "PreconditionFailed": "precondition_failed",
     "CancelledError": "cancelled",
 }
-"""Outcomes that are not failures of the store; others have the name of their error class."""
+"""Outcomes that are not failures of the store. Other outcomes are named after their error class."""
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 

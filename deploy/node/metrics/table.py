@@ -19,8 +19,8 @@ class Metric:
     Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
     unbounded values: topics, partitions, clients and keys are never labels, except for a bounded
     number of exported topics in table runners. Readers return values only for metrics of this table
-    (`deploy.node.metrics.exposition` rejects others). Pure. Must not depend on the sources of
-    values.
+    (`deploy.node.metrics.exposition` rejects others). Pure; this module must not depend on the
+    sources of values.
     """
 
     name: str

@@ -23,7 +23,7 @@ from penstock.base.version import VERSION
 from penstock.deploy.node.otlp import PREFIX, url_of
 
 SPANS_MAX: Final = 4_096
-"""Maximum number of queued spans, of about 2 KB each."""
+"""Maximum number of queued spans; each has about 2 KB."""
 BATCH_SPANS_MAX: Final = 512
 DELAY_MS: Final = 1_000
 """Longest time that a span waits for a full batch."""
@@ -38,9 +38,9 @@ class Exporter:
     """endpoint: http://HOST:PORT of a collector; the default path of OTLP is added if there is
     none.
 
-    Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans
+    Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that, spans
     are dropped. Logs one line when sending starts to fail and one when it succeeds again. The
-    process exits within `CLOSE_S`. Does not decide which requests are traced.
+    process exits within `CLOSE_S`. This class does not decide which requests are traced.
     """
 
     def __init__(self, endpoint: str, service: str) -> None:
@@ -82,8 +82,8 @@ class Exporter:
 
 
 class _LastMessage(logging.Handler):
-    """Stores the last log message of the SDK, because its results do not contain the reason of a
-    failure.
+    """Stores the last log message of the SDK, because the SDK's results do not contain the reason
+    for a failure.
     """
 
     text = ""
@@ -93,7 +93,7 @@ class _LastMessage(logging.Handler):
 
 
 class _Reported(SpanExporter):
-    """Log when sending starts to fail, and when it succeeds again."""
+    """Logs when sending starts to fail, and when it succeeds again."""
 
     def __init__(self, inner: SpanExporter, endpoint: str, failures: _LastMessage) -> None:
         self._inner = inner

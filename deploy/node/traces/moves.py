@@ -1,4 +1,4 @@
-"""Create the spans of a planned move: one trace of its six steps, over controller, source and
+"""Create the spans of a planned move: one trace with its six steps, across controller, source and
 target.
 """
 

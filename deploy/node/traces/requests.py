@@ -1,8 +1,8 @@
 """Spans of produce requests and of the PUTs that make them durable.
 
-docs/reference/traces.md shows the spans of a request. The decision to trace a request precedes all
-other work; groups that never reach a PUT are dropped with their request. Used only from the event
-loop.
+docs/reference/traces.md shows the spans of a request. Whether to trace a request is decided before
+all other work. Groups that never reach a PUT are dropped with their request. Used only from the
+event loop.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Waiting(NamedTuple):
-    """A traced group that is waiting in a bulk."""
+    """A traced group that waits in a bulk."""
 
     request: "_Request"
     since_ns: int

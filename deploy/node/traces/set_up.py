@@ -1,7 +1,7 @@
-"""Set up traces if the process has an endpoint for them.
+"""Set up tracing if the process has an endpoint for traces.
 
 Invariant: without an endpoint no module of OpenTelemetry is imported. The TLS files in its
-variables are checked first; otherwise the SDK would fail with each request.
+variables are checked first; otherwise the SDK would fail at each request.
 """
 
 import os
