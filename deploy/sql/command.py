@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.lake.sql.result import SqlResult
 
 STOP_GRACE_S: Final = 2.0
-"""How long a cancelled statement may take to stop."""
+"""How long a statement may take to stop after Ctrl-C or its time limit."""
 _INTERRUPTED: Final = 130
 TABLE_ROWS_MAX: Final = 1_000
 """Maximum number of rows of a table on the terminal."""
