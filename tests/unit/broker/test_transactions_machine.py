@@ -208,18 +208,20 @@ def test_used_up_or_lost_epochs_result_in_another_producer_id(
     assert initialized(transaction, 9) == ProducerIdentity(8, 1), "one new id is enough"
 
 
+LAST_EPOCH = TransactionMetadata(
+    "tid",
+    7,
+    EPOCH_LAST_GIVEN,
+    TIMEOUT_MS,
+    TransactionState.ONGOING,
+    frozenset(PARTITIONS[:1]),
+    0,
+    0,
+)
+
+
 def test_the_last_epoch_is_reserved_for_fencing() -> None:
-    current = TransactionMetadata(
-        "tid",
-        7,
-        EPOCH_LAST_GIVEN,
-        TIMEOUT_MS,
-        TransactionState.ONGOING,
-        frozenset(PARTITIONS[:1]),
-        0,
-        0,
-    )
-    transaction = Transaction(current, LIMITS)
+    transaction = Transaction(LAST_EPOCH, LIMITS)
     markers = persisted(transaction, transaction.tick(TIMEOUT_MS + 1))
     assert markers is not None
     assert markers.metadata.producer_epoch == EPOCH_MAX
@@ -301,18 +303,8 @@ def test_a_transaction_without_partitions_can_be_aborted_but_not_committed() -> 
 
 
 def test_end_txn_in_the_last_epoch_returns_another_producer_id() -> None:
-    current = TransactionMetadata(
-        "tid",
-        7,
-        EPOCH_LAST_GIVEN,
-        TIMEOUT_MS,
-        TransactionState.ONGOING,
-        frozenset(PARTITIONS[:1]),
-        0,
-        0,
-    )
-    transaction = Transaction(current, LIMITS)
-    old, new = current.producer, ProducerIdentity(8, 0)
+    transaction = Transaction(LAST_EPOCH, LIMITS)
+    old, new = LAST_EPOCH.producer, ProducerIdentity(8, 0)
     assert transaction.end_needs_producer_id
     assert (
         transaction.end_epoch(old, committed=True, fresh_producer_id=None, now_ms=1)

@@ -100,48 +100,36 @@ def published() -> PublishedCluster:
     return published
 
 
-async def test_a_rewrite_does_not_wait_for_sources_replaced_by_another_job(
+def too_late(task: RewriteTask) -> RewriteResult:
+    return RewriteResult(task, None, late=True, detail="prepared too long ago")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "sources_counts", "replaced_count"),
+    [
+        # The first half of the compaction still has its sources.
+        pytest.param(
+            lambda published, _: published.compact(0, 6, 6), [12, 7], 7, id="half by another job"
+        ),
+        # Nothing changed, so a newer manifest would be the same.
+        pytest.param(lambda _, task: too_late(task), [12, 12], 12, id="a task that is too late"),
+        # The next plan is empty.
+        pytest.param(
+            lambda published, _: published.compact(0, 0, 12), [12], 0, id="all by another job"
+        ),
+    ],
+)
+async def test_a_conflict_is_resolved_without_waiting(
     published: PublishedCluster,
+    meanwhile: Callable[[PublishedCluster, RewriteTask], RewriteResult | None],
+    sources_counts: list[int],
+    replaced_count: int,
 ) -> None:
-    """The first half of the compaction still has its sources."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
-    job.meanwhile.append(lambda _: published.compact(0, 6, 6))
+    job.meanwhile.append(lambda task: meanwhile(published, task))
     report = await rewritten(published, job, store)
-    assert [len(compaction.sources) for compaction in job.compactions] == [12, 7]
-    assert (
-        report.unresolved,
-        report.partitions[0].conflicts,
-        report.partitions[0].sources_replaced,
-    ) == (0, 1, 7)
+    assert [len(compaction.sources) for compaction in job.compactions] == sources_counts
+    (done,) = report.partitions
+    assert (report.unresolved, done.conflicts, done.sources_replaced) == (0, 1, replaced_count)
     assert len(published.cluster.spans(published.cluster.partitions("t")[0].data_stream_id)) == 1
-
-
-async def test_a_task_that_was_too_late_is_planned_again_at_once(
-    published: PublishedCluster,
-) -> None:
-    """Nothing changed, so a newer manifest would be the same."""
-    store = MemoryStore()
-    job = Job(published, published.publisher(store, 1))
-    job.meanwhile.append(
-        lambda task: RewriteResult(task, None, late=True, detail="prepared too long ago")
-    )
-    report = await rewritten(published, job, store)
-    assert [len(compaction.sources) for compaction in job.compactions] == [12, 12]
-    assert (
-        report.unresolved,
-        report.partitions[0].conflicts,
-        report.partitions[0].sources_replaced,
-    ) == (0, 1, 12)
-
-
-async def test_a_compaction_done_by_another_job_counts_as_resolved(
-    published: PublishedCluster,
-) -> None:
-    """The next plan is empty."""
-    store = MemoryStore()
-    job = Job(published, published.publisher(store, 1))
-    job.meanwhile.append(lambda _: published.compact(0, 0, 12))
-    report = await rewritten(published, job, store)
-    assert (report.unresolved, report.partitions[0].conflicts) == (0, 1)
-    assert (len(job.compactions), report.partitions[0].sources_replaced) == (1, 0)
