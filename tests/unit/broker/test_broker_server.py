@@ -24,6 +24,7 @@ from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import PortTaken, Server
 from penstock.protocol.errors import Truncated
+from tests.support.listener import Client, connect, framed
 from tests.support.waiting import PATIENCE_S, until
 
 SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
@@ -91,30 +92,6 @@ def prefix(size: int) -> bytes:
     return struct.pack(">i", size)
 
 
-def framed(*payloads: bytes) -> bytes:
-    return b"".join(prefix(len(payload)) + payload for payload in payloads)
-
-
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, *payloads: bytes) -> None:
-        self.writer.write(framed(*payloads))
-
-    async def receive(self) -> bytes:
-        async with asyncio.timeout(PATIENCE_S):
-            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-            return await self.reader.readexactly(size)
-
-    async def until_closed(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            with contextlib.suppress(ConnectionError):
-                while await self.reader.read(65_536):
-                    pass
-
-
 class Fixture:
     def __init__(self) -> None:
         self.dispatcher = SteeredDispatcher()
@@ -129,7 +106,7 @@ class Fixture:
         await self.server.serve(self.dispatcher)
 
     async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
+        client = await connect(self.server.port)
         self.clients.append(client)
         return client
 

@@ -4,8 +4,7 @@ meanwhile. The test controls the time.
 
 import asyncio
 import contextlib
-import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,7 +13,6 @@ import pytest
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network import admission
 from penstock.broker.network.admission import Admission
-from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import Server
 from penstock.broker.quotas import connections
 from penstock.broker.quotas.connections import (
@@ -24,21 +22,8 @@ from penstock.broker.quotas.connections import (
     parse_overrides,
 )
 from penstock.broker.quotas.rates import Window
+from tests.support.listener import Client, Echo, ManualTimer, connect
 from tests.support.waiting import PATIENCE_S, until
-
-
-@dataclass
-class TestTimer:
-    __test__ = False
-    due_s: float
-    call: Callable[[], None]
-    is_cancelled: bool = False
-
-    def when(self) -> float:
-        return self.due_s
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
 
 
 class Time:
@@ -46,13 +31,13 @@ class Time:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.timers: list[TestTimer] = []
+        self.timers: list[ManualTimer] = []
 
     def now(self) -> float:
         return self.now_s
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
-        self.timers.append(TestTimer(self.now_s + delay_s, call))
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> ManualTimer:
+        self.timers.append(ManualTimer(self.now_s + delay_s, call))
         return self.timers[-1]
 
     def pass_s(self, seconds: float) -> None:
@@ -293,23 +278,10 @@ def test_overrides_per_address_are_parsed() -> None:
 # --- sockets --------------------------------------------------------------------------------------
 
 
-class Echo:
-    def is_blocked(self, frame: bytearray) -> bool:
-        return False
-
-    async def wait_unblocked(self) -> None: ...
-
-    def start(
-        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
-    ) -> Coroutine[Any, Any, Response] | None:
-        respond(struct.pack(">i", len(frame)) + bytes(frame))
-        return None
-
-
 class Sockets:
     def __init__(self, **settings: Any) -> None:
         self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",), **settings))
-        self.writers: list[asyncio.StreamWriter] = []
+        self.clients: list[Client] = []
 
     async def __aenter__(self) -> Self:
         await self.server.bind()
@@ -317,21 +289,14 @@ class Sockets:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        for writer in self.writers:
-            writer.close()
+        for client in self.clients:
+            client.writer.close()
         await self.server.close()
 
-    async def connect(self, frame: bytes) -> asyncio.StreamReader:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        self.writers.append(writer)
-        writer.write(struct.pack(">i", len(frame)) + frame)
-        return reader
-
-
-async def receive(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(PATIENCE_S):
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        return await reader.readexactly(size)
+    async def connect(self, frame: bytes) -> Client:
+        self.clients.append(await connect(self.server.port))
+        self.clients[-1].send(frame)
+        return self.clients[-1]
 
 
 @pytest.fixture
@@ -342,25 +307,25 @@ async def sockets() -> AsyncIterator[Sockets]:
 
 async def test_a_waiting_connection_is_served_when_another_one_closes(sockets: Sockets) -> None:
     first, second = await sockets.connect(b"first"), await sockets.connect(b"second")
-    assert [await receive(first), await receive(second)] == [b"first", b"second"]
+    assert [await first.receive(), await second.receive()] == [b"first", b"second"]
     third = await sockets.connect(b"third")
     await until(lambda: sockets.server.admission.held_count == 1)
     received = sockets.server.received_bytes
-    sockets.writers[1].write(struct.pack(">i", 5) + b"again")
-    assert await receive(second) == b"again"
+    second.send(b"again")
+    assert await second.receive() == b"again"
     assert sockets.server.received_bytes - received == 9
-    sockets.writers[0].close()
-    assert await receive(third) == b"third"
+    first.writer.close()
+    assert await third.receive() == b"third"
 
 
 async def test_connections_per_address_are_limited() -> None:
     async with Sockets(connections_per_ip_max=1) as sockets:
         first = await sockets.connect(b"first")
-        assert await receive(first) == b"first"
+        assert await first.receive() == b"first"
         second = await sockets.connect(b"second")
         async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
-                assert await second.read() == b""
+                assert await second.reader.read() == b""
         assert sockets.server.admission.refused_count == 1
-        sockets.writers[0].write(struct.pack(">i", 5) + b"still")
-        assert await receive(first) == b"still"
+        first.send(b"still")
+        assert await first.receive() == b"still"

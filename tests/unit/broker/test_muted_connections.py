@@ -2,11 +2,8 @@
 over. The test controls the time.
 """
 
-import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,31 +11,14 @@ import pytest
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import Server
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.listener import Client, Echo, ManualTimer, connect, framed
+from tests.support.waiting import until
 
 BACKLOG = 8 << 20
 """More bytes than the socket buffers hold."""
 
 
-@dataclass
-class TestTimer:
-    __test__ = False
-    due: float
-    call: Callable[[], None]
-    is_cancelled: bool = False
-
-    def when(self) -> float:
-        return self.due
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-    def fire(self) -> None:
-        assert not self.is_cancelled
-        self.call()
-
-
-class MutingDispatcher:
+class MutingDispatcher(Echo):
     """Responds with the frame. A frame `m MILLISECONDS` mutes the connection first; the test
     responds to `l`.
     """
@@ -47,11 +27,6 @@ class MutingDispatcher:
         self.frames: list[bytes] = []
         self.late: list[Respond] = []
         self.connection: ConnectionInfo | None = None
-
-    def is_blocked(self, frame: bytearray) -> bool:
-        return False
-
-    async def wait_unblocked(self) -> None: ...
 
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
@@ -63,34 +38,23 @@ class MutingDispatcher:
         if frame.startswith(b"l"):
             self.late.append(respond)
         else:
-            respond(struct.pack(">i", len(frame)) + bytes(frame))
+            respond(framed(bytes(frame)))
         return None
 
 
 class Fixture:
     def __init__(self) -> None:
         self.dispatcher = MutingDispatcher()
-        self.timers: list[TestTimer] = []
+        self.timers: list[ManualTimer] = []
         self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",)), call_later=self.call_later)
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
-        self.timers.append(TestTimer(self.server.loop.time() + delay_s, call))
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> ManualTimer:
+        self.timers.append(ManualTimer(self.server.loop.time() + delay_s, call))
         return self.timers[-1]
 
-    async def send_request(self, client: "Client", frame: bytes) -> None:
-        client.writer.write(struct.pack(">i", len(frame)) + frame)
+    async def send_request(self, client: Client, frame: bytes) -> None:
+        client.send(frame)
         assert await client.receive() == frame
-
-
-@dataclass
-class Client:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def receive(self) -> bytes:
-        async with asyncio.timeout(PATIENCE_S):
-            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-            return await self.reader.readexactly(size)
 
 
 @pytest.fixture
@@ -104,7 +68,7 @@ async def fixture() -> AsyncIterator[Fixture]:
 
 @contextlib.asynccontextmanager
 async def connected(fixture: Fixture) -> AsyncIterator[Client]:
-    client = Client(*await asyncio.open_connection("127.0.0.1", fixture.server.port))
+    client = await connect(fixture.server.port)
     yield client
     client.writer.close()
 
@@ -117,7 +81,7 @@ async def test_the_next_request_is_not_read_before_the_throttle_time_is_over(
     """
     async with connected(fixture) as client, connected(fixture) as other:
         await fixture.send_request(client, b"m5000")
-        client.writer.write(struct.pack(">i", BACKLOG) + bytes(BACKLOG))
+        client.send(bytes(BACKLOG))
         await fixture.send_request(other, b"another client is served")
         received = fixture.server.received_bytes
         for at in range(10):
@@ -133,8 +97,7 @@ async def test_the_next_request_is_not_read_before_the_throttle_time_is_over(
 
 async def test_requests_that_have_already_arrived_wait(fixture: Fixture) -> None:
     async with connected(fixture) as client, connected(fixture) as other:
-        frames = [b"m1", b"second", b"third"]
-        client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
+        client.send(b"m1", b"second", b"third")
         assert await client.receive() == b"m1"
         await fixture.send_request(other, b"other")
         assert fixture.dispatcher.frames == [b"m1", b"other"]
@@ -144,18 +107,17 @@ async def test_requests_that_have_already_arrived_wait(fixture: Fixture) -> None
 
 async def test_responses_to_earlier_requests_are_sent(fixture: Fixture) -> None:
     async with connected(fixture) as client:
-        client.writer.write(struct.pack(">i", 1) + b"l" + struct.pack(">i", 2) + b"m9")
+        client.send(b"l", b"m9")
         await until(lambda: len(fixture.dispatcher.frames) == 2)
         assert fixture.server.muted
         (respond,) = fixture.dispatcher.late
-        respond(struct.pack(">i", 4) + b"late")
+        respond(framed(b"late"))
         assert [await client.receive(), await client.receive()] == [b"late", b"m9"]
 
 
 async def test_the_longest_throttle_time_applies(fixture: Fixture) -> None:
     async with connected(fixture) as client:
-        frames = b"l", b"l"
-        client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
+        client.send(b"l", b"l")
         await until(lambda: len(fixture.dispatcher.late) == 2)
         connection = fixture.dispatcher.connection
         assert connection is not None

@@ -23,9 +23,10 @@ from penstock.broker.network.tls_channel import (
 )
 from penstock.broker.network.wake_limit import WAKE_BYTES
 from penstock.broker.security.access import ClientAccess
+from tests.support.listener import framed
 from tests.support.secure_cluster import SecureFiles
 from tests.support.waiting import PATIENCE_S, until
-from tests.unit.broker.test_broker_server import SteeredDispatcher, framed
+from tests.unit.broker.test_broker_server import SteeredDispatcher
 
 FRAME = framed(b"e" + bytes(3 * WAKE_BYTES + 777))
 T = TypeVar("T")
