@@ -10,6 +10,8 @@ from penstock.lake.fetch.times import TimeBounds
 
 _VIEW: Any = pa.binary_view()
 _DAY_MS: Final = 86_400_000
+_UNITS_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+"""Units per second. All nanoseconds of 64 bits are within the years 1 to 9999."""
 
 
 def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
@@ -73,8 +75,9 @@ def _bounds(kind: Any) -> tuple[Any, int, int] | None:  # noqa: ANN401 - pyarrow
     """Return the integer type of a time, and its values at both ends of the years 1 to 9999."""
     if pa.types.is_date32(kind):
         return pa.int32(), FAR_PAST_MS // _DAY_MS, FAR_FUTURE_MS // _DAY_MS
-    if pa.types.is_timestamp(kind) and kind.unit == "us":
-        return pa.int64(), FAR_PAST_MS * 1_000, FAR_FUTURE_MS * 1_000
+    if pa.types.is_timestamp(kind) and kind.unit in _UNITS_S:
+        unit_s = _UNITS_S[kind.unit]
+        return pa.int64(), FAR_PAST_MS * unit_s // 1_000, FAR_FUTURE_MS * unit_s // 1_000
     return None
 
 

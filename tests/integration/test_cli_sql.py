@@ -78,23 +78,27 @@ def run_alone(
 
 def test_statements_print_rows_in_every_output_format(store: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.parquet"
-    query = "SELECT id, who, {'a': [id]} AS nested, NULL AS n FROM orders WHERE id < 2 ORDER BY id"
+    query = (
+        "SELECT id, who, {'a': [id]} AS nested, NULL AS n, make_timestamp_ns(1) AS t FROM orders"
+        " WHERE id < 2 ORDER BY id"
+    )
+    time = "1970-01-01 00:00:00.000000001"
     view = f"CREATE VIEW v AS {query}; SELECT * FROM v"
     done = run(store, "--csv", given=view)
     assert list(csv.reader(io.StringIO(done.stdout)))[1:] == [
-        ["id", "who", "nested", "n"],
-        ["0", "a,\x1b0", '{"a": [0]}', ""],
-        ["1", "a,\x1b1", '{"a": [1]}', ""],
+        ["id", "who", "nested", "n", "t"],
+        ["0", "a,\x1b0", '{"a": [0]}', "", time],
+        ["1", "a,\x1b1", '{"a": [1]}', "", time],
     ], done.stderr
     done = run(store, query.replace("id, who", "id, id, who"), "--json")
     assert json.loads(done.stdout) == [
-        {"id": 0, "id_1": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
-        {"id": 1, "id_1": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
+        {"id": 0, "id_1": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None, "t": time},
+        {"id": 1, "id_1": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None, "t": time},
     ]
     done = run(store, query, "-o", "yaml")
     assert msgspec.yaml.decode(done.stdout) == [
-        {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
-        {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
+        {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None, "t": time},
+        {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None, "t": time},
     ]
     assert run(store, "SELECT id FROM orders WHERE id < 0", "-o", "yaml").stdout == "[]\n"
     both = run(store, query, "--json", "--parquet", str(file))

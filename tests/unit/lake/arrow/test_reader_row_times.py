@@ -41,6 +41,11 @@ def test_times_beyond_pythons_range_become_its_first_or_last_ones() -> None:
     for start in range(1, 6):
         later = {name: values[start:] for name, values in expected.items()}
         assert for_python(batch.slice(start)).to_pydict() == later
+    far = [("s", LAST.replace(microsecond=0)), ("ms", LAST), ("us", LAST)]
+    for unit, last in far:
+        kind = pa.timestamp(unit, tz="UTC")
+        table = pa.table({"at": _times([(1 << 63) - 1, -(1 << 63)], pa.int64(), kind)})
+        assert for_python(table).to_pydict() == {"at": [last, FIRST]}
     twice = pa.Table.from_batches([batch, batch])
     assert for_python(twice).to_pydict() == {name: 2 * values for name, values in expected.items()}
 
