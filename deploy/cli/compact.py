@@ -119,7 +119,7 @@ def compact(
     from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
     from penstock.deploy.clients.slow_servers import report_slow_servers
-    from penstock.deploy.clients.target import find_store, find_wal_store
+    from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.lake.rewrite.plan import RewriteOptions
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -131,7 +131,7 @@ def compact(
         total_bytes_max=int(max_gib * (1 << 30)),
         ttl_ms=ttl_s * 1_000,
     )
-    url = store or find_store(state_file)
+    url = existing_store(store or find_store(state_file))
     target = Target(url, cluster, topic, wal_store or find_wal_store(url, state_file))
     try:
         if by_key:

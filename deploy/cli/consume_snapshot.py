@@ -32,9 +32,9 @@ def print_snapshot(
     empty for the stores of the local cluster.
     """
     from penstock.deploy.clients.slow_servers import report_slow_servers
-    from penstock.deploy.clients.target import find_store, find_wal_store
+    from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
 
-    address = store or find_store()
+    address = existing_store(store or find_store())
     report_slow_servers()
     try:
         from penstock.base.errors import StreamError

@@ -109,7 +109,7 @@ def doctor(
 
     penstock doctor --store s3://my-bucket --records 10000
     """
-    from penstock.deploy.clients.target import find_wal_store
+    from penstock.deploy.clients.target import existing_store, find_wal_store
     from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
 
@@ -124,7 +124,7 @@ def doctor(
         _need_reader()
     store_url, controllers = _resolve_addresses(store, controller, state_file)
     options = DoctorOptions(
-        store=store_url,
+        store=existing_store(store_url) if store_url else "",
         controllers=controllers,
         wal_store=wal_store or find_wal_store(store_url, state_file),
         cluster_id=cluster_id,

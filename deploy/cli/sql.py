@@ -233,13 +233,13 @@ def sql(
         raise UsageError("--output and --parquet are mutually exclusive")
     with one_line_errors("sql"):
         _hide_pandas()
-        from penstock.deploy.clients.target import find_store, find_wal_store
+        from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
         from penstock.deploy.sql.command import Command, RowOutput
         from penstock.deploy.sql.prompt import run_prompt
 
         resume_collector()
         rows = RowOutput(form.output, form.parquet, limits.max_rows)
-        url = store or find_store()
+        url = existing_store(store or find_store())
         options = _session_options(cluster, wal_store or find_wal_store(url), topics, limits)
         with Command(url, options, rows, limits.max_seconds) as command:
             if statement:

@@ -218,11 +218,12 @@ def status(*, store: Store, cluster: ClusterId = "", output: Output = Format.TAB
 
     For example: penstock table status --store s3://bucket/cluster
     """
+    from penstock.deploy.clients.target import existing_store
     from penstock.deploy.output import print_document, with_iso_times
     from penstock.deploy.table_runner.statuses import print_statuses, statuses_of
 
     with one_line_errors("table"):
-        found = statuses_of(store, cluster)
+        found = statuses_of(existing_store(store), cluster)
     if output is not Format.TABLE:
         print_document(output, with_iso_times(found, "updated", "commit"))
         return

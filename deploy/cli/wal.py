@@ -92,7 +92,7 @@ def repair(
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.slow_servers import report_slow_servers
-    from penstock.deploy.clients.target import find_store, find_wal_store
+    from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -100,7 +100,7 @@ def repair(
     to_stderr("warning")
     report_slow_servers()
     address = find_controller(controller, state_file, os.environ)
-    url = store or find_store(state_file)
+    url = existing_store(store or find_store(state_file))
     try:
         wal_url = wal_store or find_wal_store(url, state_file)
         surveys, ended = asyncio.run(

@@ -86,6 +86,25 @@ def find_store(state_path: Path | None = None) -> str:
     raise UsageError(f"{why}: specify the brokers' store with --store URL (PENSTOCK_STORE)")
 
 
+def existing_store(url: str) -> str:
+    """Return the URL of a store that a command only reads. Raises UsageError if it is a directory
+    that does not exist: opening it would create it, so that a typo looks like an empty store.
+    """
+    from penstock.objectstore.config import DirectoryConfig
+    from penstock.objectstore.errors import InvalidStoreUrl
+    from penstock.objectstore.url import parse_store_url
+
+    try:
+        config = parse_store_url(url)
+    except InvalidStoreUrl:  # reported when the store is opened
+        return url
+    if isinstance(config, DirectoryConfig) and not Path(config.directory).exists():
+        raise UsageError(
+            f"--store {url}: the directory does not exist; specify the store of the brokers"
+        )
+    return url
+
+
 def find_wal_store(store_url: str, state_path: Path | None = None) -> str:
     """Return the WAL store of the running `penstock dev` if this is its store; otherwise an empty
     string. Raises ExpectedError if the state file cannot be read.

@@ -89,3 +89,23 @@ def test_deeply_nested_json_is_reported() -> None:
         read_wanted(text.encode(), "plan.json")
     with pytest.raises(UsageError, match="the file is invalid"):
         parse_reassignment(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor",),
+        ("sql", "SELECT * FROM orders"),
+        ("compact", "orders", "--dry-run"),
+        ("consume", "orders", "--snapshot", "nightly"),
+        ("table", "status"),
+    ],
+)
+def test_directories_that_do_not_exist_are_not_created(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    store = tmp_path / "typo"
+    found = CliRunner().invoke(app, [*command, "--store", f"file:{store}"])
+    with pytest.raises(UsageError, match="typo: the directory does not exist"):
+        raise found.exception or AssertionError(found.output)
+    assert not store.exists()
