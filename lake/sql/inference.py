@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 COLUMNS_MAX: Final = 1_000
@@ -197,6 +198,10 @@ def is_exact(number: int) -> bool:
 def _type_of_text(text: str) -> JsonType:
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
+        return "VARCHAR"
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:  # such as MySQL's zero, 0000-00-00 00:00:00
         return "VARCHAR"
     return "TIMESTAMPTZ" if found[1] else "TIMESTAMP"
 
