@@ -3,11 +3,10 @@ concurrent requests. The expected responses are those of Kafka 4.2; tests/intero
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.classic.model import JoinRequest, Protocol, SyncRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.offsets.offsets import GroupOffsets, TopicPartition
 from penstock.broker.groups.offsets.records import CommittedOffset
@@ -17,25 +16,6 @@ from tests.support.embedded import subscription
 
 NOW_MS = 1_700_000_000_000
 KEYS: list[TopicPartition] = [("read", 0), ("read", 1), ("other", 0)]
-
-
-@pytest.fixture
-async def log() -> MemoryLog:
-    return MemoryLog(1)
-
-
-@pytest.fixture
-async def coordinator(log: MemoryLog) -> AsyncIterator[GroupCoordinator]:
-    coordinator = GroupCoordinator(
-        log,
-        GroupLimits(initial_rebalance_delay_ms=0),
-        now_ms=lambda: NOW_MS,
-        new_member_id=lambda prefix: f"{prefix}-1",
-    )
-    coordinator.partition_opened(0)
-    await coordinator.ready("g")
-    yield coordinator
-    coordinator.close()
 
 
 async def commit(coordinator: GroupCoordinator) -> None:
@@ -117,6 +97,7 @@ async def test_members_of_other_protocol_types_protect_all_offsets(
 
 
 async def test_nonexistent_groups_are_an_error(coordinator: GroupCoordinator) -> None:
+    await coordinator.ready("none")
     assert await coordinator.delete_offsets("none", KEYS) is ErrorCode.GROUP_ID_NOT_FOUND
     assert await coordinator.delete_offsets("", KEYS) is ErrorCode.INVALID_GROUP_ID
 
