@@ -123,8 +123,7 @@ def mirror(
     if context.invoked_subcommand is not None:
         context.obj = what
         return
-    if not 0.1 <= interval <= 3_600:
-        raise UsageError(f"--interval {interval} is not allowed: 0.1 to 3600 seconds")
+    _check_interval(interval)
     from penstock.deploy.mirror.running import run
 
     with _session(what, append=append, copies_acls=not no_acls) as session:
@@ -181,6 +180,9 @@ def finish(
 
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
+    _check_interval(interval)
+    if not timeout >= 0:
+        raise UsageError(f"--timeout {timeout} is not allowed: 0 or more seconds")
     from penstock.deploy.mirror.running import finish as finished
 
     if dry_run:
@@ -205,6 +207,12 @@ def finish(
         f"finished: {', '.join(names)}",
         f"producers and consumers can now use {target}; groups continue at their positions",
     )
+
+
+def _check_interval(interval_s: float) -> None:
+    """Raise UsageError."""
+    if not 0.1 <= interval_s <= 3_600:
+        raise UsageError(f"--interval {interval_s} is not allowed: 0.1 to 3600 seconds")
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:

@@ -109,3 +109,18 @@ def test_directories_that_do_not_exist_are_not_created(
     with pytest.raises(UsageError, match="typo: the directory does not exist"):
         raise found.exception or AssertionError(found.output)
     assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("--timeout=nan", "0 or more seconds"),
+        ("--timeout=-1", "0 or more seconds"),
+        ("--interval=nan", "0.1 to 3600 seconds"),
+        ("--interval=0", "0.1 to 3600 seconds"),
+    ],
+)
+def test_mirrors_that_would_never_finish_are_reported(option: str, allowed: str) -> None:
+    found = CliRunner().invoke(app, ["mirror", "finish", "--from", "127.0.0.1:1", option])
+    with pytest.raises(UsageError, match=f"is not allowed: {allowed}"):
+        raise found.exception or AssertionError(found.output)
