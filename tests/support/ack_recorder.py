@@ -19,8 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.support.waiting import PATIENCE_S, until
 
 ACKNOWLEDGED_S = PATIENCE_S
-"""librdkafka retries a record for this long (`message.timeout.ms`): a longer stall
-fails the load.
+"""librdkafka retries a record for this long (`message.timeout.ms`), so a longer stall fails the
+load.
 """
 PADDING = b"." * 400
 PACE_S = 0.004
@@ -30,7 +30,7 @@ start. Records that wait for a leader are still sent at once.
 
 
 class Load(ABC):
-    """Send records to each partition until the context exits.
+    """Sends records to each partition until the context exits.
 
     Record number n of a partition has the value `n`, padded. Leaving the context waits until every
     record is acknowledged.
@@ -71,7 +71,7 @@ class Load(ABC):
         if kind is not None:
             self.failed.append("the test failed")
             self._running.cancel()
-            # The test has failed already: do not wait until the client has flushed.
+            # The test has already failed, so do not wait until the client has flushed.
             await asyncio.wait([self._running], timeout=1)
             return
         await self._running
@@ -79,7 +79,7 @@ class Load(ABC):
 
     @property
     def acknowledged_count(self) -> int:
-        """Return the lowest count of all partitions."""
+        """Return the lowest count among all partitions."""
         return min(map(len, self.acks.values()))
 
     async def until_acknowledged(self, more: int) -> None:
@@ -145,7 +145,7 @@ class ConfluentLoad(Load):
                         on_delivery=self._delivered,
                     )
             producer.poll(0)
-            self._stopping.wait(PACE_S)  # sets the pace, does not wait for anything
+            self._stopping.wait(PACE_S)  # a pause between records
         if producer.flush(0 if self.failed else self._patience_s):
             self.failed.append("some records were neither acknowledged nor refused")
 
@@ -163,8 +163,8 @@ class ConfluentLoad(Load):
 
 
 class PacedLoad(ConfluentLoad):
-    """Send a few hundred records a second in a few dozen requests, to leave CPU for the rest of the
-    test: a request costs three processes far more than a record does.
+    """Sends a few hundred records per second in a few dozen requests, to leave CPU for the rest of
+    the test: a request costs three processes far more than a record does.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class PacedLoad(ConfluentLoad):
         super().__init__(bootstrap, topic, partitions, **{"linger.ms": 50, **settings})
 
     def _next_value(self, partition: int) -> bytes:
-        time.sleep(0.004)  # sets the pace, does not wait for anything
+        time.sleep(0.004)  # a pause between records
         return super()._next_value(partition)
 
 
@@ -203,7 +203,7 @@ class AioLoad(Load):
                 self._topic, self._next_value(partition), partition=partition
             )
             self.acks[partition].append((number, response.offset))
-            await asyncio.sleep(0.002)  # sets the pace and leaves the event loop to others
+            await asyncio.sleep(0.002)  # a pause that leaves the event loop to other tasks
 
 
 def number_of(value: bytes) -> int:
@@ -259,8 +259,8 @@ def _read(
 
 
 def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = True) -> None:
-    """Check that no acknowledged record is lost or duplicated, that records are in the order of
-    sending, and that offsets have no gap.
+    """Check that no acknowledged record is lost or duplicated, that records are in the order in
+    which they were sent, and that offsets have no gaps.
 
     whole: every record was finally acknowledged, so the log contains exactly these records.
     """

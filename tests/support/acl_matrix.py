@@ -58,8 +58,8 @@ MATRIX_RIGHTS: Final[Mapping[str, Sequence[Creation]]] = {
     "delete": on_seen(Operation.DELETE),
     "cluster": RIGHTS["cluster"],
 }
-"""No rights on hidden resources, so that nothing is deleted, and none to create topics that other
-cells need to be missing.
+"""These include no rights on hidden resources, so that nothing is deleted, and no right to create
+topics that must not exist in other cells.
 """
 
 
@@ -90,7 +90,7 @@ def cells(ids: dict[str, UUID]) -> Iterator[Cell]:
 
 def _of_version(requested: Sequence[Question], version: int) -> list[Question]:
     """Return the requests whose fields exist in this version: those for the next higher version
-    that any request is made for, otherwise those for the highest.
+    that has requests, otherwise those for the highest version.
     """
     versions = [_version(question) for question in requested]
     later = [number for number in versions if number >= version]

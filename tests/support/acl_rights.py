@@ -138,7 +138,7 @@ RIGHTS: dict[str, list[Creation]] = {
     "all but hidden": on_all_but_hidden(Operation.ALL),
     "all but describe": on_all_but_hidden(Operation.DESCRIBE),
 }
-"""Sets of rights of the client. The last one allows it to delete topics."""
+"""Sets of rights of the client. The last set allows it to delete topics."""
 
 
 def admit_administrator(address: str) -> None:
@@ -159,7 +159,9 @@ def create(address: str, acls: Sequence[Creation]) -> None:
 
 
 def set_rights(address: str, acls: Sequence[Creation]) -> None:
-    """Grant the client exactly these ACLs. Kafka's broker applies them after its controller."""
+    """Grant the client exactly these ACLs. Kafka's broker applies them later than its
+    controller.
+    """
     requested = delete_acls.DeleteAclsFilter(
         ResourceType.ANY, None, PatternType.ANY, None, CLIENT_HOST, Operation.ANY, Permission.ANY
     )

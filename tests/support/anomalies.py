@@ -83,10 +83,10 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A transaction, or records outside of any (is_transaction=False: then each stands alone).
+    """A transaction, or independent records outside of any transaction (is_transaction=False).
 
-    commit_began_s: when the producer requested the commit; inf: never. ordered: False for a
-    producer without idempotence, whose retries may duplicate and reorder. consumed: the offsets
+    commit_began_s: when the producer requested the commit; inf if it never did. ordered: False for
+    a producer without idempotence, whose retries may duplicate and reorder. consumed: the offsets
     that the transaction commits for `group`, as input.
     """
 
@@ -150,8 +150,9 @@ class Latest:
 class Commit:
     """A plain OffsetCommit of a group.
 
-    member: of a group, which sends one commit at a time. Once a later one is acknowledged, a commit
-    without a response no longer moves it back, even if it arrives late. Empty: it always may.
+    member: of a group, which sends one commit at a time. After a later commit was acknowledged, an
+    earlier one without a response no longer moves the offset back, even if it arrives late. Without
+    a member, it may do so at any time.
     """
 
     group: str
@@ -197,8 +198,8 @@ def find_anomalies(
 ) -> list[Anomaly]:
     """Return all anomalies, grouped by name.
 
-    lease_s: how long a leader that is cut off may respond. ends: partitions that were polled with
-    read_committed up to this end; below it every committed value must have been polled.
+    lease_s: how long a disconnected leader may still respond. ends: partitions that were polled
+    with read_committed up to this end; below it every committed value must have been polled.
     """
     log = _Log(history, ends or {})
     return [
@@ -257,7 +258,7 @@ class _Log:
         return record.value in self.seen[record.part]
 
     def is_passed(self, record: Record) -> bool:
-        """Return whether every committed value around the position of this one was polled."""
+        """Return whether every committed value around the position of this value was polled."""
         if record.offset == UNKNOWN:
             return record.part in self.final_ends
         return record.offset < self.ends.get(record.part, 0)
@@ -432,7 +433,7 @@ def _stale_reads(history: Iterable[Operation], lease_s: float) -> Iterator[Anoma
 
 
 def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
-    """Find fetched offsets below a commit that was acknowledged before, unless a lower commit may
+    """Find fetched offsets below a commit that was acknowledged earlier, unless a lower commit may
     have followed it.
     """
     commits: dict[tuple[str, Part], list[Commit]] = defaultdict(list)

@@ -33,7 +33,7 @@ HEAP = "-Xmx512m"
 
 
 def fetch_apicurio() -> Path:
-    """Return the program of the registry, downloaded if it is missing."""
+    """Return the path of the registry program, after downloading it if it is missing."""
     if not all(shutil.which(command) for command in ("java", "mvn")):
         missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
     complete = HOME / "complete"
@@ -76,14 +76,14 @@ class Apicurio:
         wait_while_running(process, self._log, condition)
 
     def is_ready(self) -> bool:
-        """Return whether it is ready to serve schemas."""
+        """Return whether the registry is ready to serve schemas."""
         try:
             return self.send_request("GET", "/subjects")[0] == 200
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
     def send_request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Send a request; return status and response."""
+        """Send a request; return the status and the response."""
         request = urllib.request.Request(
             f"{self.url}{path}",
             method=method,

@@ -37,7 +37,7 @@ class Attacker:
         self._writer.write(data)
 
     async def frame(self) -> bytes | None:
-        """Return the next response; None once the broker has closed the connection."""
+        """Return the next response, or None after the broker has closed the connection."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -68,7 +68,7 @@ class Attacker:
         )
 
     async def produce(self, topic: str, batch: bytes | bytearray) -> Any:
-        """Produce to partition 0, and return its response."""
+        """Produce to partition 0, and return the response for it."""
         data = produce.TopicProduceData(
             name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
         )

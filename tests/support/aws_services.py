@@ -22,7 +22,7 @@ _KEY = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/s3/")
 class AwsServices:
     lifetime_s: float = 3_600
     failure: int = 0
-    """Status with which the credential endpoints fail; 0: they succeed."""
+    """Status with which the credential endpoints fail, or 0 if they succeed."""
     code: str = ""
     """Error code of these failures."""
     url: str = ""

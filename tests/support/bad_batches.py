@@ -133,7 +133,7 @@ def store(
     partition: int = 0,
     transactional_id: str | None = None,
 ) -> None:
-    """Append batches to a partition as a producer does. The broker must be its leader."""
+    """Append batches to a partition as a producer does. The broker must be the partition leader."""
     client = WireClient(bootstrap)
     try:
         for batch in batches:

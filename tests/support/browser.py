@@ -1,6 +1,6 @@
 """Drive Debian's Chromium in headless mode.
 
-`tools/ensure-chromium.sh` installs it. Without it the tests of the console skip, or fail in CI.
+`tools/ensure-chromium.sh` installs it. Without it, the console tests are skipped, or fail in CI.
 """
 
 import json
@@ -78,8 +78,8 @@ def resize(found: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
 
 
 def console_errors(found: Chrome) -> list[str]:
-    """Return what the browser has logged since the last call: errors, and violations of the content
-    security policy.
+    """Return the errors and content security policy violations that the browser has logged since
+    the last call.
     """
     entries: list[dict[str, Any]] = found.get_log("browser")
     return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]

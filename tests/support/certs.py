@@ -77,7 +77,7 @@ class Authority:
         days: tuple[float, float] = (-1, 10),
     ) -> CertFiles:
         """Create a certificate. name: its common name. file: the name of the files, by default
-        `name`. ca: the CA for its peers, by default this one. days: its validity, from now.
+        `name`. ca: the CA for its peers, by default this one. days: its remaining validity.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -95,7 +95,7 @@ class Authority:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file in one step, as tools that rotate certificates do."""
+    """Replace a file atomically, as tools that rotate certificates do."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(content)
     os.replace(new, path)

@@ -1,7 +1,7 @@
 """Render the chart with Helm, and derive the command and environment of a container as a kubelet
 does.
 
-Tests skip where both Helm and Go are missing, and fail where Go could compile Helm
+Tests are skipped if both Helm and Go are missing, and fail if Go could compile Helm
 (`tools/ensure-helm.sh`).
 """
 

@@ -122,8 +122,8 @@ class ChartCluster:
         return text
 
     def start_all(self) -> None:
-        """Start all pods. The S3 server is first: the others retry with growing pauses until it
-        responds.
+        """Start all pods. The S3 server is started first, because the other pods retry with growing
+        pauses until it responds.
         """
         for kind in ("Deployment", "StatefulSet"):
             for workload in of_kind(self._objects, kind):
@@ -198,8 +198,8 @@ class ChartCluster:
             return 0, str(error)
 
     def wait_ready(self, *pods: str, seconds: float = READY_S) -> None:
-        """Wait until every probe of these pods succeeds, or of all pods without names. Fail if a
-        pod exits.
+        """Wait until every probe of these pods, by default of all pods, succeeds. Fail if a pod
+        exits.
         """
         for pod in pods or tuple(self.running):
             deadline = time.monotonic() + seconds
@@ -215,8 +215,8 @@ class ChartCluster:
                     time.sleep(0.05)
 
     def roll(self, role: str) -> None:
-        """Upgrade one pod after another, the highest first; each is ready before the next one
-        stops.
+        """Upgrade the pods one by one, from the highest number down; each must be ready before the
+        next one stops.
         """
         name = f"penstock-{role}"
         for ordinal in reversed(range(sum(pod.startswith(f"{name}-") for pod in self.running))):
@@ -225,7 +225,9 @@ class ChartCluster:
             self.wait_ready(f"{name}-{ordinal}")
 
     def scale(self, role: str, count: int) -> None:
-        """Start or stop pods of the role until there are `count`; the highest stop first."""
+        """Start or stop pods of the role until there are `count`; those with the highest numbers
+        stop first.
+        """
         name = f"penstock-{role}"
         present = sum(pod.startswith(f"{name}-") for pod in self.running)
         for ordinal in range(present, count):
@@ -235,7 +237,7 @@ class ChartCluster:
         self.wait_ready()
 
     def upgrade(self, objects: list[Object]) -> None:
-        """Use these objects for pods started from now on."""
+        """Use these objects for pods that start from now on."""
         self._objects = objects
 
     def command(
@@ -293,5 +295,5 @@ _ENVIRONMENT = {
     "PENSTOCK_SUPERVISOR_PID": str(os.getpid()),
 }
 """The environment without the variables that the chart has to set. The last entry makes the
-processes exit with this one.
+processes exit with this process.
 """

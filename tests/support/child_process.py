@@ -12,7 +12,7 @@ def killed_at_end(
 ) -> Generator["subprocess.Popen[AnyStr]"]:
     """Kill the process at the end of the block, and close its pipes.
 
-    `with Popen(...)` waits without a limit until it exits, even if the block failed.
+    `with Popen(...)` would wait indefinitely for its exit, even if the block failed.
     """
     with process:
         try:

@@ -23,7 +23,8 @@ def run_here(*arguments: str, given: str = "", **environment: str) -> CompletedP
 
     Do not use it on the event loop of the cluster. given: the stdin of the command.
     """
-    # Nodes may log in this process, too: not into a stream that is closed with the command.
+    # Nodes may log in this process, too, and must not log to a stream that is closed with the
+    # command.
     with patch("penstock.deploy.node.logs.to_stderr"):
         done = CliRunner().invoke(app, list(arguments), input=given, env=environment)
     code, reported = done.exit_code, io.StringIO()
@@ -58,7 +59,8 @@ class Cli:
             "XDG_CONFIG_HOME": str(self._directory / "config"),
             "COLUMNS": "160",
         }
-        # The nodes log in this process, too: not into a stream that is closed with the command.
+        # The nodes log in this process, too, and must not log to a stream that is closed with the
+        # command.
         with patch("penstock.deploy.node.logs.to_stderr"):
             result = await asyncio.to_thread(
                 CliRunner().invoke, app, list(arguments), input=given, env=environment

@@ -24,7 +24,7 @@ GROUP_SETTINGS: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 500,
 }
-"""Coordinators under test allow such short sessions through `group_min_session_timeout_ms`."""
+"""Coordinators in tests allow such short sessions because of `group_min_session_timeout_ms`."""
 
 
 def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
@@ -77,7 +77,7 @@ def produce(
     partitions: Iterable[int] = (0,),
     **settings: Any,
 ) -> None:
-    """Produce the records evenly over the partitions; return when all are acknowledged."""
+    """Distribute the records evenly over the partitions, and wait until all are acknowledged."""
     failed: list[KafkaError] = []
     targets = list(partitions)
     producer = Producer(
@@ -98,7 +98,7 @@ def produce(
 
 
 class Taken:
-    """The partitions that consumers lost, by revoking them or because they were too late."""
+    """The partitions that consumers lost, by revocation or because the consumers were too late."""
 
     def __init__(self) -> None:
         self.revoked: list[int] = []
@@ -115,8 +115,8 @@ class Taken:
 
 
 class Polled:
-    """Confluent consumers that are polled in turn. `values` contains the values received by each of
-    them, in order.
+    """Confluent consumers that are polled in turn. `values` contains the values that each consumer
+    has received, in order.
     """
 
     def __init__(self, *consumers: Consumer) -> None:

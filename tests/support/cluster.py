@@ -27,7 +27,7 @@ from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.support.waiting import PATIENCE_S, until
 
 SESSION_TIMEOUT_MS = 30_000
-"""Test brokers must not lose their session because the machine is busy for some seconds."""
+"""Brokers in tests must not lose their session when the machine is busy for a few seconds."""
 
 SHORT_SESSION = {"session_timeout_ms": 3_000}
 """Controller settings for tests that wait for the end of a session."""
@@ -83,7 +83,7 @@ class Cluster:
         self._security = security
         self._node_tls = node_tls
         self.wal_store = wal_store
-        """For nodes that are started from now on."""
+        """The WAL store of nodes that are started from now on."""
         self._controller_settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "delete_grace_ms": 0,
@@ -178,7 +178,7 @@ class Cluster:
         await self.stop_controller()
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Return the leader in the first broker's image; -1: none."""
+        """Return the leader in the first broker's image, or -1 if there is none."""
         state = self.broker.image.topics.by_name(topic)
         return -1 if state is None else state.partitions[partition].leader
 
@@ -200,10 +200,9 @@ class Cluster:
         return {info.key async for info in self.store.list("data/")}
 
     async def until_janitor_done(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until the store contains no object without a log that refers to it. Raises
-        TimeoutError.
+        """Wait until every object in the store is referenced by a log. Raises TimeoutError.
 
-        A PREPARED one may stay: an upload that was in progress when its broker stopped remains
+        PREPARED objects are exempt: an upload that was in progress when its broker stopped stays
         prepared until it expires.
         """
         async with asyncio.timeout(timeout_s):

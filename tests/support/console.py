@@ -50,7 +50,7 @@ class Visitor:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Response:
-        """Return a page; repeat the request for a slow page, as the skeleton does."""
+        """Return a page. For a slow page, repeat the request as the skeleton does."""
         return wait_until(lambda: self._whole(path, headers), _PAGE_S)
 
     def first(self, path: str) -> Response:
@@ -143,7 +143,7 @@ def without_packages(directory: Path) -> Generator[None]:
     """Make processes started in the block unable to import the packages that read records and run
     SQL.
 
-    directory: an empty one.
+    directory: an empty directory.
     """
     names = ("numpy", "pyarrow", "duckdb")
     program = f"import sys\nsys.modules.update(dict.fromkeys({names}))\n"

@@ -106,7 +106,7 @@ class Cluster:
         await self.server.snapshotter.take()
 
     def client(self, tls: TlsFiles | None = None) -> ControllerClient:
-        """Return a client that is closed with the cluster at the latest."""
+        """Return a client that is closed no later than the cluster."""
         self._clients.append(ControllerClient([self.server.address], tls=tls))
         return self._clients[-1]
 

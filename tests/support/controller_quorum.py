@@ -85,7 +85,7 @@ class Quorum:
         return await self.start_one(number)
 
     def move_all(self) -> None:
-        """Give all controllers new ports, which only their configuration contains."""
+        """Give all controllers new ports, which are known only from their configuration."""
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.configs))]
         self._values["peers"] = tuple(
             f"{number}@{address}" for number, address in enumerate(self.addresses)
@@ -140,7 +140,7 @@ class Quorum:
             self.set_election_ms(ELECTION_MS)
 
     def cut_off(self, number: int) -> None:
-        """Lose all messages between this voter and the others until `heal`."""
+        """Drop all messages between this voter and the others until `heal`."""
         self._let_elect(number)
         for other, server in self.servers.items():
             _transport(server).cut = set(self.servers) - {other} if other == number else {number}
@@ -150,7 +150,7 @@ class Quorum:
             _transport(server).cut = set()
 
     def client(self) -> ControllerClient:
-        """Return a client that is closed with the quorum at the latest: one left behind by a failed
+        """Return a client that is closed no later than the quorum: a client left behind by a failed
         test would keep running during later tests.
         """
         self._clients.append(ControllerClient(self.addresses))
@@ -176,13 +176,13 @@ async def get(client: ControllerClient, key: str) -> bytes | None:
 
 
 class CuttableTransport(PeerTransport):
-    """Lose messages to the voters in `cut`."""
+    """Drops messages to the voters in `cut`."""
 
     cut: set[int]
 
     def send(self, message: object) -> None:
         if getattr(message, "to", None) not in getattr(self, "cut", set()):
-            super().send(message)  # part of the port's type; only its receiver is used
+            super().send(message)  # required by the type of the port; only the receiver is used
 
 
 def _transport(server: ControllerServer) -> CuttableTransport:

@@ -37,7 +37,7 @@ def alter_configs(
 
 
 def describe_configs_of(address: str, resource: tuple[int, str], *names: str) -> dict[str, Any]:
-    """Return the configs of one resource by name. Without names: all configs."""
+    """Return the configs of one resource by name. Without names, return all configs."""
     requested = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
     request = describe_configs.DescribeConfigsRequest([requested], True, False)
     (result,) = send_request(address, apis.DESCRIBE_CONFIGS, request)["results"]

@@ -1,4 +1,4 @@
-"""A client of one group that looks up its coordinator again whenever it has changed."""
+"""A client of one group that looks up the group's coordinator again whenever it changes."""
 
 import time
 from typing import Any
@@ -71,10 +71,9 @@ def group_on(cluster: Cluster, group: str, kind: str) -> Any:
 
 
 async def end_coordinator(cluster: Cluster, group: str, end: str) -> None:
-    """End the coordinator role of one broker, so that the other one coordinates the
-    group.
+    """End the coordinator role of one broker, so that the other one coordinates the group.
 
-    end: how it ends: killed, stopped or moved.
+    end: how the role ends: killed, stopped or moved.
     """
     node_id = coordinator_of(cluster, group)
     if end == "killed":

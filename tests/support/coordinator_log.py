@@ -18,20 +18,20 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 class MemoryLog:
-    """Implement `CoordinatorLog` in memory. The log outlives its coordinators: the next one reads
-    the durable records.
+    """Implement `CoordinatorLog` in memory. The log outlives its coordinators: the next coordinator
+    reads the durable records.
     """
 
     def __init__(self, partition_count: int = 4) -> None:
         self.partition_count = partition_count
         self.foreign: set[int] = set()
         self.durable: dict[int, list[LogBatch]] = {}
-        """Batches from the start of the log. Each one takes one offset."""
+        """Batches from the start of the log. Each batch takes one offset."""
         self.starts: dict[int, int] = {}
         self.held: list[tuple[int, LogBatch, Done]] = []
         self.hold = False
         self.refuses = False
-        """Whether to reject appends at once."""
+        """Whether to reject appends immediately."""
         self.appended = asyncio.Event()
         self.epoch = 1
         self.can_write = True

@@ -1,6 +1,6 @@
 """Measure the CPU seconds of each test, including the processes that it starts. After the tests,
 list those that use more than `COSTLY` and have no `costly` marker with a reason; and with
-`--cpu-files`, the files and shared fixtures that use most.
+`--cpu-files`, the files and shared fixtures that use the most.
 """
 
 import os
@@ -80,7 +80,7 @@ class CpuSeconds:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
-        """Exclude the time of the collection."""
+        """Exclude the time spent on test collection."""
         self._before = cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)

@@ -106,14 +106,14 @@ class Members:
     def __init__(self) -> None:
         self.assignments_count = 0
         self.committed = [0, 0]
-        """How often each has committed."""
+        """Number of commits of each member."""
         self.errors: list[str] = []
 
     def read(self) -> None:
         """Update the progress."""
 
     async def is_settled(self) -> bool:
-        """Return whether both are members. Further assignments may follow."""
+        """Return whether both have joined. More assignments may follow."""
         return self.assignments_count >= 2
 
     async def rebalances_count(self) -> int:

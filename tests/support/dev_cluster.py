@@ -15,8 +15,8 @@ PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 
 
 def on_files(directory: Path, *arguments: str) -> LocalCluster:
-    """Return a cluster on a directory, for tests that are not about S3: without moto, it starts
-    with two thirds of the CPU, and stores records with a fraction of it.
+    """Return a cluster on a directory, for tests that are not about S3: without moto, it uses a
+    third less CPU to start, and far less CPU to store records.
     """
     store = f"file:{directory}/store"
     return LocalCluster(["--store", store, "--no-console", "--log-level", "error", *arguments])
@@ -72,7 +72,7 @@ def requested(cluster: LocalCluster, *arguments: str) -> Any:
 
 
 def pids_of(cluster: LocalCluster) -> list[int]:
-    """Return the process ids of the supervisor and of all that it started."""
+    """Return the process ids of the supervisor and of all processes that it started."""
     return [
         cluster.pid,
         *(process.pid for process in cluster.state().processes if process.pid is not None),
@@ -80,7 +80,7 @@ def pids_of(cluster: LocalCluster) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether there is no such process, or only its exit code is left."""
+    """Return whether the process does not exist, or has exited and was not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -38,8 +38,8 @@ class BrokerStore(FaultyStore):
         self._on_the_way: set[asyncio.Task[Any]] = set()
 
     def park_puts(self, *, after: bool = False) -> None:
-        """Park PUTs from now on. after: the store executes them, and only the responses are
-        delayed.
+        """Park PUTs from now on. after: let the store execute them, and delay only the
+        responses.
         """
         self._parks_after = after
         self._released.clear()
@@ -81,8 +81,8 @@ class BrokerStore(FaultyStore):
 
 
 class Link:
-    """A connection to the controller that can be cut: no bytes pass in either direction, and no
-    side sees an error.
+    """A connection to the controller that can be cut: no bytes pass in either direction, and
+    neither side sees an error.
     """
 
     def __init__(self, port: int) -> None:
@@ -174,7 +174,7 @@ class FaultCluster(Cluster):
         return RetryingStore(faults, RETRIES, rng=Random(self._seed))
 
     async def start_broker(self, node_id: int, **settings: Any) -> Broker:
-        """Start the broker; the next starts use the same port."""
+        """Start the broker. Later starts use the same port."""
         settings.setdefault("listeners", (f"127.0.0.1:{self._ports.get(node_id, 0)}",))
         if self._linked:
             if node_id in self.links:

@@ -89,7 +89,7 @@ class FakeConnection:
 
 @dataclass
 class FakeClient:
-    """Create topics in the image immediately, as the real client does with read-your-writes."""
+    """Creates topics in the image immediately, as the real client does with read-your-writes."""
 
     image: MetadataImage
     requested: list[Any] = field(default_factory=list[Any])

@@ -1,8 +1,8 @@
 """Record what clients sent, what was acknowledged and what they read, and check it. Pure.
 
-An offset has one record, a record of an idempotent producer one offset, and every acknowledged
-record is readable, contiguous and in order at the end. Values start with a unique id and a space;
-ids of producers without idempotence start with "-".
+An offset contains one record, a record of an idempotent producer has one offset, and at the end all
+acknowledged records are readable, contiguous and in order. Values start with a unique id and a
+space; ids of producers without idempotence start with "-".
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +56,7 @@ class History:
         return self._where.get(identity)
 
     def acked(self, part: Part) -> dict[bytes, int]:
-        """Return the offsets of the records that are acknowledged so far."""
+        """Return the offsets of the records that have been acknowledged so far."""
         return dict(self._acked.get(part, {}))
 
     def check_all_read(
@@ -91,8 +91,8 @@ class History:
             self._fail(f"{part}: {lost[0]!r} was acknowledged and is nowhere")
 
     def check_order(self, part: Part, producer: bytes) -> None:
-        """Check that the records of an idempotent producer are in the order of sending. Their ids
-        end with "/" and their number.
+        """Check that the records of an idempotent producer are in the order in which they were
+        sent. Their ids end with "/" and their number.
         """
         last = -1
         for offset, identity in sorted(self._at.get(part, {}).items()):

@@ -1,5 +1,5 @@
-"""Connect to a broker from a certain loopback address, so that ACLs can distinguish clients by host
-over real sockets.
+"""Connect to a broker from a specific loopback address, so that ACLs can distinguish clients by
+host over real sockets.
 """
 
 import socket

@@ -40,13 +40,13 @@ class Asked:
     authorization: str
 
     def is_commit(self, table: str) -> bool:
-        """Return whether it changes a table that exists or is being created."""
+        """Return whether the request changes a table that exists or is being created."""
         return self.method == "POST" and self.path.endswith(f"/tables/{table}")
 
 
 class HttpGateway:
-    """`requested` are the requests so far, `statuses` those of the server's responses; `decide`
-    returns the fate of a request.
+    """`requested` contains the requests so far, and `statuses` the statuses of the server's
+    responses; `decide` returns the fate of a request.
     """
 
     def __init__(self, target: str) -> None:

@@ -1,5 +1,5 @@
-"""`penstock dev` with brokers that write small objects every 0.5 s and controllers that delete
-objects soon.
+"""`penstock dev` with brokers that write small objects every 0.5 s, and controllers that delete
+objects early.
 
 `compacting`: brokers also compact their own small objects; otherwise they leave them to the code
 under test. Replaced objects are kept for 10 s, because readers may plan with an older manifest.

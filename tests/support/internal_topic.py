@@ -7,7 +7,7 @@ from tests.support.clients import TIMEOUT_S, checked
 
 def read_internal_topic(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
     """Return the keys and values of all records, partition by partition in offset order."""
-    # A coordinator may delete the first records meanwhile.
+    # A coordinator may delete the first records in the meantime.
     consumer = Consumer(
         {
             "bootstrap.servers": address,

@@ -76,7 +76,7 @@ def running(*command: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def wait_while_running(
     process: "subprocess.Popen[bytes]", log: Path, condition: Callable[[], bool]
 ) -> None:
-    """Wait for a condition while an application runs; show its log if it exits before."""
+    """Wait for a condition while an application runs; show its log if it exits early."""
 
     def is_over() -> bool:
         assert process.poll() is None, log.read_text()

@@ -9,7 +9,7 @@ Step = tuple[str, Any]
 
 
 class Talk(Protocol):
-    """One connection or several."""
+    """One or more connections."""
 
     def close(self) -> None: ...
 
@@ -33,7 +33,9 @@ async def compare(
     scenario: Callable[[_Talk], Iterator[Step]],
     addresses: tuple[str, str],
 ) -> None:
-    """Assert that two brokers respond in the same way. addresses: those of Kafka and Penstock."""
+    """Assert that two brokers respond in the same way. addresses: the addresses of Kafka and
+    Penstock.
+    """
     expected, found = [
         await asyncio.to_thread(hold, begin, address, scenario) for address in addresses
     ]

@@ -15,7 +15,7 @@ _CHECKS_S: Final = 90
 
 
 def install_kafkajs() -> Path:
-    """Download kafkajs unless it is present. If npm cannot, skip the test, or fail it in CI."""
+    """Download kafkajs unless it is present. If npm fails, skip the test, or fail it in CI."""
     return package("kafkajs", VERSION)
 
 

@@ -1,5 +1,5 @@
 """Run the servers of Kubernetes without nodes: etcd, the API server, its controllers and the
-scheduler. Objects are admitted, and StatefulSets create pods, which stay pending.
+scheduler. The API server admits objects, and StatefulSets create pods, which stay pending.
 """
 
 import json
@@ -79,7 +79,7 @@ class Kubernetes:
             self._binaries / "kube-apiserver",
             f"--etcd-servers={client}",
             "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",  # a network namespace may have no other address
+            "--advertise-address=127.0.0.1",  # a network namespace may not have another address
             "--endpoint-reconciler-type=none",
             f"--secure-port={self._port}",
             f"--cert-dir={self._directory / 'certificates'}",

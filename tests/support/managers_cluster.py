@@ -72,7 +72,7 @@ from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000
 DELETED_PARTITIONS_MAX = 8
-"""A limit above what the tests delete at once, except in tests of the limit itself."""
+"""A limit that tests do not exceed with one deletion, except tests of the limit itself."""
 
 
 def part(stream_id: int, start: int, end: int, records: int | None = None) -> RangeEntry:
@@ -188,7 +188,7 @@ class ManagersCluster:
     def run(
         self, result: Result[T], status: Status = Status.OK, *, records: int | None = None
     ) -> T | None:
-        """Expect `status` (and this many records), then apply them."""
+        """Check the `status` and the number of records, then apply the records."""
         assert result.status == status, result.detail
         assert status == Status.OK or (not result.records and result.detail)
         assert records is None or len(result.records) == records, result.records
@@ -262,8 +262,8 @@ class ManagersCluster:
         assert self.delete_by_id(topic.topic_id, grace_ms=grace_ms).status == Status.OK
 
     def delete_by_id(self, *topic_ids: UUID, grace_ms: int = 0, purge: bool = False) -> ItemResult:
-        """Delete topics in one request; return the result of the last one. purge: they are deleted
-        already.
+        """Delete topics in one request; return the result for the last topic. purge: the topics are
+        already deleted.
         """
         ids = list(topic_ids)
         request = DeleteTopics(topic_ids=ids, purged_ids=ids if purge else [])
@@ -428,7 +428,7 @@ class ManagersCluster:
 
 
 class CommittedAtOnce:
-    """A runtime whose requests are committed at once, and a backup that never lags."""
+    """A runtime that commits requests immediately, and a backup that never lags."""
 
     def __init__(self, cluster: ManagersCluster) -> None:
         self._cluster = cluster

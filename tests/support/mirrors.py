@@ -50,7 +50,7 @@ def mirrored(source: str, target: str, *arguments: str) -> "subprocess.Completed
 def running_mirror(
     source: str, target: str, log: Path, *arguments: str
 ) -> Generator["subprocess.Popen[bytes]"]:
-    """Run a mirror until the block ends, then kill it. log: receives its output."""
+    """Run a mirror until the block ends, then kill it. log: the file for its output."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             mirror_command(source, target, "--interval", "1", *arguments),
@@ -119,7 +119,9 @@ def without_offsets(found: Mapping[int, list[Copied]]) -> dict[int, list[Copied]
 
 
 def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Set the offsets of a group, once its coordinator exists: Kafka creates it on request."""
+    """Set the offsets of a group as soon as it has a coordinator, which Kafka creates on
+    request.
+    """
     admin: Any = AdminClient({"bootstrap.servers": address})
     parts = [TopicPartition(*key, offset) for key, offset in offsets.items()]
 

@@ -1,8 +1,8 @@
 """Node ports in front of the chart's brokers, as a network of pods forwards them: while a pod is
 away, its address accepts connections and never responds.
 
-A process that ends refuses connections instead, which clients notice at once. An address that
-vanishes with its pod makes them wait until their own timeouts.
+Connections to a process that has ended are refused, which clients notice immediately. If an address
+disappears with its pod, clients wait until their own timeouts.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class NodePorts:
-    """Forward each port to the port of a broker. Use it in a `with` block."""
+    """Forwards each port to the port of a broker. Use it in a `with` block."""
 
     def __init__(self, targets: Mapping[int, int]) -> None:
         """targets: the ports of the brokers, by node port."""
@@ -73,7 +73,7 @@ class NodePorts:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward all bytes and then the end of the stream."""
+    """Forward all bytes, and then the end of the stream."""
     with suppress(OSError):
         while data := await reader.read(_PIECE_BYTES):
             writer.write(data)

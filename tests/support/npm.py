@@ -18,7 +18,7 @@ _INSTALL_S: Final = 120
 
 
 def package(name: str, version: str) -> Path:
-    """Return the directory of a package; download it unless it is present. If npm cannot, skip the
+    """Return the directory of a package; download it unless it is present. If npm fails, skip the
     test, or fail it in CI.
     """
     home = _BUILD / name

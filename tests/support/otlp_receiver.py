@@ -23,7 +23,7 @@ class OtlpReceiver:
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.statuses: list[int] = []
-        """Status codes of the next responses; afterwards 200."""
+        """Status codes of the next responses; later responses have 200."""
         self.response = ExportMetricsServiceResponse()
         """The response body for accepted requests."""
         self.port = 0
@@ -57,7 +57,7 @@ class OtlpReceiver:
 
 
 class Knowing(OtlpReceiver):
-    """Remember the certificate names of the senders."""
+    """Records the certificate names of the senders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def metrics_of(resource: ResourceMetrics) -> list[Metric]:
 async def serving(
     receiver: OtlpReceiver, *, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[OtlpReceiver]:
-    """Serve on 127.0.0.1. port: 0 for a free one."""
+    """Serve on 127.0.0.1. port: 0 for a free port."""
     application = web.Application(client_max_size=64 << 20)
     application.router.add_post("/{path:.*}", receiver.take)
     runner = web.AppRunner(application)

@@ -112,8 +112,8 @@ class PartitionHarness:
 
     @contextmanager
     def at_once(self):
-        """Brokers see all changes made in this block at once, as after a period without a
-        controller.
+        """Brokers receive all changes made in this block at the same time, as after a period
+        without a controller.
         """
         self.held_back = []
         yield
@@ -222,7 +222,7 @@ class PartitionHarness:
         return self.image.topics.by_name(topic).partitions[index]
 
     def lead(self, topic, broker, index=0):
-        """Give the partition to another broker; None: it has no leader."""
+        """Make another broker the leader of the partition; None leaves it without a leader."""
         old = self.record(topic, index)
         leader = broker.me if broker else BrokerIncarnation(-1, -1)
         epoch = StreamEpoch(old.leader_epoch + 1)
@@ -265,7 +265,9 @@ class PartitionHarness:
         self.apply(nodes.fence_brokers(self.image, [dead.me]))
 
     async def recover(self, dead, recoverer):
-        """Recover the WAL by `recoverer`, whichever broker the controller would have appointed."""
+        """Let `recoverer` recover the WAL, regardless of the broker that the controller would have
+        appointed.
+        """
         wal = self.image.nodes.wal(dead.me)
         self.apply(
             [
@@ -342,7 +344,7 @@ class Broker:
         return frozenset()
 
     def connect_peers(self):
-        """Do nothing: other brokers are not connected over the network here."""
+        """Do nothing, because brokers are not connected over a network here."""
         return PeerConnections(MetadataImage)
 
     async def opened(self, topic, index=0) -> Partition:
@@ -513,8 +515,8 @@ class Broker:
         return await self.values_from(topic, 0, index)
 
     async def values_from(self, topic, offset, index=0):
-        """Return the values from `offset` to the end, in as many fetches as it takes (responses end
-        where memory and objects meet).
+        """Return the values from `offset` to the end, with as many fetches as necessary (a response
+        contains records either from memory or from objects).
         """
         values = []
         while True:
@@ -544,8 +546,8 @@ class Broker:
         return reply.markers[0].topics[0].partitions[0].error_code
 
     async def committed(self, topic, offset=0, index=0, **options):
-        """Return the values that a read_committed consumer gets, in as many fetches as necessary;
-        it filters aborted records as clients do.
+        """Return the values that a read_committed consumer gets, with as many fetches as necessary;
+        aborted records are filtered as in clients.
         """
         values = []
         while True:

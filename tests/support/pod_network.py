@@ -1,4 +1,4 @@
-"""Give pods a network as a node does, without a node: each pod is a network namespace with an
+"""Give pods a network as a node would, but without a node: each pod is a network namespace with an
 address, routed through this one, where SIG Network's controller enforces the network policies.
 
 This process needs a network namespace of its own; `make kubernetes` gives it one. dnsmasq in a pod
@@ -33,7 +33,9 @@ _FORWARDING: Final = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 _QUEUE: Final = 100
 _START_S: Final = 60.0
 _REFUSED_S: Final = 3.0
-"""Timeout of a connection attempt that should fail, because policies drop packets."""
+"""Timeout of a connection attempt that should fail. Policies drop packets, so there is no
+refusal.
+"""
 _BIN: Final = Path(sys.executable).parent
 _LISTEN: Final = """
 import asyncio, sys
@@ -194,7 +196,7 @@ class PodNetwork:
         self._kubernetes.send_request("PATCH", f"{path}/status", {"status": status})
 
     def succeed(self, name: str, log: str) -> None:
-        """Complete a pod of the release, as a kubelet does whose containers have succeeded."""
+        """Complete a pod of the release, as a kubelet does when the containers have succeeded."""
         self._kubelet.logs[name] = log
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/status"
         self._kubernetes.send_request("PATCH", path, {"status": {"phase": "Succeeded"}})

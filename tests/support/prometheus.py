@@ -41,8 +41,8 @@ class Prometheus:
     def __init__(
         self, directory: Path, targets: Mapping[str, int], otlp: Mapping[str, Any] | None = None
     ) -> None:
-        """otlp: additional configuration for pushed metrics; None: pushed metrics are
-        not accepted.
+        """otlp: additional configuration for pushed metrics; with None, pushed metrics are not
+        accepted.
         """
         self._directory = directory
         self._otlp = otlp

@@ -58,7 +58,7 @@ class PublishedCluster:
     ) -> ManifestPublisher:
         """Return a publisher.
 
-        image: that of a controller that has not noticed yet that it is no longer the leader.
+        image: the image of a controller that has not yet noticed that it is no longer the leader.
         """
         runtime = CommittedImage(image or self.cluster.image, epoch)
         if image is None:

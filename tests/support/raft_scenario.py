@@ -1,7 +1,7 @@
 """Run Raft transcripts: one command per line, `#` begins a comment.
 
-Nothing happens by itself: messages wait until they are delivered, disks until they are synced, time
-until it passes. `expect` lines fail with their line number.
+Nothing happens without a command: messages wait for delivery, disks for a sync, and time passes
+only with `tick`. `expect` lines fail with their line number.
 """
 
 # Commands:
@@ -42,7 +42,7 @@ ELECTION_MS = 1_000
 
 
 class Failed(AssertionError):
-    """A failed expectation of the transcript."""
+    """Raised if an expectation of the transcript is not met."""
 
 
 class Voter:

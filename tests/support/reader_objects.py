@@ -41,7 +41,7 @@ Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None]
 
 
 class WatchedStore(MemoryStore):
-    """Record the GETs and the number of bytes in flight. A GET takes one iteration of the event
+    """Records the GETs and the number of bytes in flight. A GET takes one iteration of the event
     loop, as over a network.
     """
 

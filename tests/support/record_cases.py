@@ -54,7 +54,7 @@ def record(
 
 
 class Case(NamedTuple):
-    """A batch. data: its records before compression. header: fields that differ from the correct
+    """A batch. data: the records before compression. header: fields that differ from the correct
     ones; timestamps are relative to the time of sending. configs: those of its topic.
     """
 
@@ -520,7 +520,7 @@ FRAMINGS: Final = (
     Framing(
         "lz4, bad header checksum", L, _lz4(_TWO, checksum=(xxh32(b"\x60\x40") >> 8 & 0xFF) ^ 1)
     ),
-    # Kafka before 0.10 included the magic in the checksum.
+    # Kafka before 0.10 included the magic number in the checksum.
     Framing(
         "lz4, old header checksum",
         L,
@@ -559,8 +559,9 @@ FRAMINGS: Final = (
 class Outcome(NamedTuple):
     """The response of a broker to a batch that it does not accept unchanged.
 
-    packed: the code if the batch is compressed; None: the same. errors: the records listed in the
-    response. kafka, kafka_packed: the codes of Kafka 4.2 where they differ, with the reason.
+    packed: the code if the batch is compressed, or None if it is the same. errors: the records
+    listed in the response. kafka, kafka_packed: the codes of Kafka 4.2 where they differ, with the
+    reason.
     """
 
     code: int

@@ -46,7 +46,8 @@ RUN_S = PATIENCE_S
 class RestCatalog:
     """The server on one directory; it can be restarted.
 
-    `properties` are those of Iceberg catalogs, and `credential` is the one required from clients.
+    `properties` are those of Iceberg catalogs, and `credential` is the credential that clients
+    need.
     """
 
     def __init__(

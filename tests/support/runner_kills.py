@@ -1,4 +1,4 @@
-"""Programs that run a table runner: one is killed before its second commit; tasks of the other one
+"""Programs that run a table runner: one is killed before its second commit, and tasks of the other
 wait until the test lets a batch continue.
 """
 

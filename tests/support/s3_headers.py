@@ -1,4 +1,4 @@
-"""Request from moto how it has encrypted an object."""
+"""Ask moto how it encrypted an object."""
 
 import urllib.request
 

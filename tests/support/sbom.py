@@ -63,7 +63,7 @@ def _schema(name: str) -> Any:
 
 
 def installed(packages: Path) -> dict[str, str]:
-    """Return name and version of each distribution below a site-packages directory."""
+    """Return the name and version of each distribution below a site-packages directory."""
     found: dict[str, str] = {}
     for directory in packages.glob("*.dist-info"):
         name, version = directory.name.removesuffix(".dist-info").rsplit("-", 1)

@@ -31,7 +31,7 @@ class SchemaRegistryServer:
         """The response to every request, instead of the regular one."""
         self.hangs = threading.Event()
         self.hangs.set()
-        """While it is cleared, requests wait."""
+        """Requests wait while this event is cleared."""
         encoded = base64.b64encode(user_info.encode()).decode()
         self.authorization = f"Basic {encoded}" if user_info else None
         self.headers: dict[str, str] = {}
@@ -119,7 +119,7 @@ def guid_of(number: int) -> str:
 def serving(
     registry: SchemaRegistryServer, tls: ssl.SSLContext | None = None
 ) -> Iterator[SchemaRegistryServer]:
-    """Serve until the block ends, with TLS if a context is given."""
+    """Serve until the block ends, with TLS if there is a context."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -145,7 +145,7 @@ def serving(
                 body = json.loads(content) if content else None
                 status, found = registry.respond(method, self.path, body)
             data = json.dumps(found).encode() if registry.body is None else registry.body
-            with suppress(ConnectionError):  # a client does not wait forever
+            with suppress(ConnectionError):  # so that no client waits forever
                 self._send(status, data)
 
         def _send(self, status: int, data: bytes) -> None:

@@ -74,7 +74,7 @@ def secure_cluster(
 async def create_user(
     cluster: Cluster, user: str, password: str, *mechanisms: ScramMechanism
 ) -> None:
-    """Create a user with each mechanism; without mechanisms, with all."""
+    """Create a user with each mechanism, by default with all."""
     for mechanism in mechanisms or ScramMechanism:
         salt = f"salt of {user}".encode()
         salted = salted_password(mechanism, password, salt, ITERATIONS)

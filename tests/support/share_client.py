@@ -26,7 +26,7 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GAP = 0
 JOIN_S = 180.0
 """For the first group, Kafka creates the 50 partitions of `__share_group_state`, which took more
-than 60 s on two cores beside a compiler and three other parts of the tests.
+than 60 s on two cores, next to a compiler and three other parts of the tests.
 """
 _FETCH: dict[str, Any] = {
     "max_wait_ms": 500,
@@ -96,8 +96,8 @@ class ShareMember:
         return self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0]
 
     def coordinates_here(self) -> bool:
-        """Return whether the broker of this connection is the coordinator of the group, once there
-        is a coordinator.
+        """Wait until the group has a coordinator, and return whether it is the broker of this
+        connection.
         """
         wait_until(lambda: not self._find_coordinator()["error_code"])
         found = self._find_coordinator()
@@ -136,7 +136,7 @@ class ShareMember:
         epoch: int | None = None,
         **fields: Any,
     ) -> Any:
-        """Send ShareFetch. `partitions` are those to add to the session."""
+        """Send ShareFetch. `partitions` are added to the session."""
         acks = acks or {}
         by_topic: dict[UUID, list[share_fetch.FetchPartition]] = {}
         for topic, index in dict.fromkeys([*partitions, *acks]):

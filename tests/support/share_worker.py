@@ -1,8 +1,8 @@
 """A share group consumer that follows leaders and coordinators, and a ledger with the outcome of
 each record.
 
-A worker accepts every record that it acquires. The ledger finds a record that is delivered after
-its acceptance was acknowledged, and one that is accepted twice.
+A worker accepts every record that it acquires. The ledger detects records that are delivered after
+their acceptance was acknowledged, and records that are accepted twice.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Brokers in a thread of the test: one that responds to the initial requests of clients, and
+"""Brokers in a thread of the test: a broker that responds to the initial requests of clients, and
 sockets that accept connections but never respond, like a hung broker.
 """
 

@@ -1,5 +1,5 @@
-"""Run user jobs on a Spark cluster: a batch query, a streaming query from topic to topic, and
-a batch write. Tests copy this file beside an unpacked environment, whose Python runs it.
+"""Run user jobs on a Spark cluster: a batch query, a streaming query from topic to topic, and a
+batch write. Tests copy this file next to an unpacked environment, whose Python runs it.
 
 Prints JSON lines. A task of the streaming query waits in the middle of its rows until the file `go`
 exists, and notes its process in `waiting-PID`.

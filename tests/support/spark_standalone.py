@@ -1,7 +1,8 @@
 """A standalone Spark cluster of real processes, started by PySpark's own scripts: a master and
 workers on 127.0.0.1.
 
-Its environment and working directories are empty, so executors have only what jobs ship to them.
+Its environment and working directories are empty, so executors have only the files that jobs ship
+to them.
 """
 
 import os

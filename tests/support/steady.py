@@ -11,7 +11,7 @@ TIMEOUT_S = PATIENCE_S
 
 
 class SteadyProducer:
-    """An idempotent client that sends continuously. Number n goes to partition n mod
+    """An idempotent producer that sends continuously. Record n goes to partition n mod
     `partitions`.
     """
 
@@ -27,7 +27,7 @@ class SteadyProducer:
         await until(lambda: len(self.acknowledged) >= expected)
 
     async def stop(self) -> int:
-        """Stop, and return the number of records sent, all of which are acknowledged."""
+        """Stop, and return the number of sent records, all of which are acknowledged."""
         self._stopping.set()
         sent = await self._thread
         assert self._failed == []

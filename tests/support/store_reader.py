@@ -99,8 +99,8 @@ class Follower:
                 ends = await self.look()
 
     async def log(self) -> dict[int, list[tuple[int, int]]]:
-        """Return all rows up to the observed end offsets. Plan again if objects were deleted
-        meanwhile, as readers do.
+        """Return all rows up to the observed end offsets. If objects were deleted in the meantime,
+        plan again, as readers do.
         """
         requested = [
             OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()

@@ -64,8 +64,8 @@ NAMES: Final = (
     S3_EXPRESS,
     *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL),
 )
-"""The contract tests of MinIO and SeaweedFS take long, and unit tests run those of stores without a
-server.
+"""The contract tests of MinIO and SeaweedFS take long, and stores without a server have theirs in
+the unit tests.
 """
 WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite", f"moto+{S3_EXPRESS}")
 """Different types of stores for data and WALs."""
@@ -88,7 +88,7 @@ _SEAWEEDFS: Final = (
     "-s3.port.lance=0",
     "-s3.autoCreateBucket=false",
     "-s3.allowBackslashInKey=true",
-    "-volume.max=2000",  # each bucket takes several requests
+    "-volume.max=2000",  # creating a bucket takes several requests
     "-admin.port.legacy=0",
 )
 _SEAWEEDFS_PORTS: Final = (

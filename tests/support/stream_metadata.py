@@ -70,7 +70,7 @@ class MemoryController:
         self.objects: dict[ObjectId, NewObject] = {}
         self.in_place: dict[str, ObjectId] = {}
         self.commits: list[CommitObjects] = []
-        """Every commit that took effect, in order."""
+        """All commits that took effect, in order."""
         self.data_streams: dict[StreamId, StreamId] = {}
         """The data stream to which each other stream belongs."""
         self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
@@ -86,7 +86,7 @@ class MemoryController:
         self.fenced.add(writer)
 
     def of(self, node_id: int, node_epoch: int) -> "MemoryStreamMetadata":
-        """Return the view of one start of a broker."""
+        """Return the view for one start of a broker."""
         writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
         self.wals.setdefault(writer, MemoryWal())
         return MemoryStreamMetadata(self, writer)

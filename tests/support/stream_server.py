@@ -12,7 +12,7 @@ class StreamServer:
     """A server on 127.0.0.1 that calls `serve` for each connection and closes it afterwards.
 
     asyncio.Server leaves connections open when it closes, and loses those that it has accepted but
-    not yet handed over. The warnings of their destructors then fail a later test.
+    not yet passed on. The warnings of their destructors then fail a later test.
     """
 
     def __init__(self, serve: Serve, *, limit_bytes: int = 1 << 16) -> None:
@@ -23,7 +23,9 @@ class StreamServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> int:
-        """Listen and return the port: a free one at first, the same later. Raises OSError."""
+        """Listen and return the port: a free port at first, and the same port later. Raises
+        OSError.
+        """
         self._listening = socket.create_server(("127.0.0.1", self.port), backlog=128)
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
@@ -45,7 +47,7 @@ class StreamServer:
             task = asyncio.ensure_future(self._converse(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: connection.close())  # it may not have started
+            task.add_done_callback(lambda _: connection.close())  # the server may not have started
 
     async def _converse(self, connection: socket.socket) -> None:
         connection.setblocking(False)

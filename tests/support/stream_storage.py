@@ -50,7 +50,7 @@ def entry(
     timestamp_ms: int = 1_000,
     size: int = 0,
 ) -> AppendEntry:
-    """Build one batch of `record_count` records. Record i of the stream has the value
+    """Build a batch of `record_count` records. Record i of the stream has the value
     b"<text>-<stream>-<offset>" and the timestamp timestamp_ms + offset.
     """
     records = [

@@ -26,9 +26,9 @@ _WAIT_S = 200.0
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A query to run.
 
-    die: ("before", 3): exit before the sink gets the rows of batch 3; ("after", 3): exit
-    afterwards. gate: every task waits in the middle of its rows until a file `go` exists. master:
-    `local-cluster[...]` runs executors in separate processes.
+    die: ("before", 3): exit before the sink receives the rows of batch 3; ("after", 3): exit after
+    it has received them. gate: every task pauses in the middle of its rows until a file `go`
+    exists. master: `local-cluster[...]` runs executors in separate processes.
     """
 
     store_url: str

@@ -36,7 +36,7 @@ from tests.support.host_client import ADMIN_HOST, HostClient
 from tests.support.waiting import wait_until
 
 TOPICS = {"st-pages": 4, "st-clicks": 2}
-"""Topics with their partition counts that exist in every scenario."""
+"""Topics that exist in every scenario, with their partition counts."""
 PAGES, CLICKS = TOPICS
 GROUP = 32
 ROLES = ("active", "standby", "warmup")
@@ -279,7 +279,7 @@ def begin(talk: StreamsTalk, *groups: str, **configs: str) -> None:
     values = {f"streams.{name.replace('_', '.')}": value for name, value in configs.items()}
     for group in groups:
         assert alter_configs(talk.address, (GROUP, group), values)[0] == 0
-    # A broker learns about configs in order: here, it has the one that a heartbeat response
+    # A broker receives configs in order; at this point, it has the config that a heartbeat response
     # contains.
     probe = f"{groups[0]}-probe"
     talk.coordinate(probe)

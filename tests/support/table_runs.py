@@ -26,7 +26,7 @@ SMALL = 20_000
 
 
 class Stopped(BaseException):
-    """The simulated end of the process. A BaseException, so that no handler catches it."""
+    """Simulates the end of the process. This is a BaseException, so that no handler catches it."""
 
 
 class Watched:
@@ -132,8 +132,8 @@ class Run:
         return [row for file in table.files() for row in table.place().read(file).to_pylist()]
 
     def check(self) -> None:
-        """Check that rows and dead letters equal the sent records, each one once and in
-        all fields.
+        """Check that rows and dead letters equal the sent records in all fields, without
+        duplicates.
         """
         rows = {(row["_kafka_partition"], row["_offset"]): row for row in self.rows()}
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}

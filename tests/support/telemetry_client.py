@@ -1,5 +1,5 @@
-"""A client that pushes its metrics (KIP-714) in single requests, with its own encoding. Only name
-and version are sent automatically, so that a test specifies every field of each request.
+"""A client that pushes its metrics (KIP-714) in single requests, with its own encoding. Only the
+name and version are sent automatically, so a test specifies every field of each request.
 """
 
 import struct
@@ -31,7 +31,7 @@ class Subscriptions:
 
 
 class TelemetryClient:
-    """A connection. software: name and version, which it sends first; None to send nothing."""
+    """A connection. software: the name and version that it sends first; None to send neither."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
         while True:
             try:
                 part = os.read(ours, 65_536)
-            except OSError:  # Linux: the other end is closed
+            except OSError:  # on Linux, if the other end is closed
                 break
             if not part:
                 break
@@ -97,7 +97,7 @@ class Terminal:
 def on_a_terminal(
     bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...], stdout: Path | None = None
 ) -> str:
-    """Run `penstock` on a terminal, and type each text after the output that precedes it. Return
+    """Run `penstock` on a terminal, and type each text when the preceding output appears. Return
     the output.
 
     stdout: a file for it instead of the terminal.

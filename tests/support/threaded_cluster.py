@@ -39,8 +39,8 @@ from tests.support.waiting import PATIENCE_S, wait_until
 _T = TypeVar("_T")
 _WAIT_S = PATIENCE_S
 FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
-"""Brokers upload data soon, and WAL slots are deleted soon afterwards: a reader encounters both,
-and objects that disappear.
+"""Brokers upload data early, and delete WAL slots soon after that, so a reader encounters both WAL
+slots and objects, and deleted objects.
 """
 
 Row = tuple[
@@ -144,7 +144,7 @@ class ThreadedCluster:
     # --- operations of tests ----------------------------------------------------------------------
 
     def kill_broker(self, node_id: int, *, recovered: bool = True) -> None:
-        """Kill the broker. recovered: return after another broker has recovered its WAL."""
+        """Kill the broker. recovered: wait until another broker has recovered its WAL."""
         assert self._cluster is not None
         self.run(self._cluster.kill_broker(node_id))
         if not recovered:
@@ -186,12 +186,11 @@ class ThreadedCluster:
         published: bool = True,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create the topic. published: return when the manifest contains it.
+        """Create the topic. published: wait until the manifest contains it.
 
-        A broker repeats a request to a slow controller, and the first request may have been
-        executed.
+        A broker repeats a request to a slow controller, which may have executed the first request.
         """
-        admin = self._admin()  # stops its requests when it is deleted
+        admin = self._admin()  # its requests stop when it is deleted
         assert topic not in admin.list_topics(timeout=PATIENCE_S).topics, (
             f"{topic!r} is another test's"
         )
@@ -204,15 +203,15 @@ class ThreadedCluster:
         wait_until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
-        admin = self._admin()  # stops its requests when it is deleted
+        admin = self._admin()  # its requests stop when it is deleted
         _wait(admin.create_partitions([NewPartitions(topic, partitions)]).values())
 
     def delete(self, topic: str) -> None:
-        admin = self._admin()  # stops its requests when it is deleted
+        admin = self._admin()  # its requests stop when it is deleted
         _wait(admin.delete_topics([topic]).values())
 
     def trim(self, topic: str, before: int) -> None:
-        """Move the log start of the only partition, as retention does; return when the manifest
+        """Move the log start of the only partition, as retention does, and wait until the manifest
         contains it.
         """
 
@@ -227,7 +226,7 @@ class ThreadedCluster:
         wait_until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
 
     def compact(self, topic: str) -> None:
-        """Remove the records of the only partition that have a newer one with the same key. The
+        """In the only partition, remove each record that has a newer one with the same key. The
         topic has min.cleanable.dirty.ratio=0.
         """
 
@@ -297,7 +296,7 @@ class ThreadedCluster:
     # --- operations of clients --------------------------------------------------------------------
 
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
-        """Produce the records and return when all are acknowledged. A record has the keyword
+        """Produce the records, and wait until all are acknowledged. A record has the keyword
         arguments of `Producer.produce`.
         """
         failed: list[object] = []

@@ -46,7 +46,7 @@ def create_ledger(address: str, partitions: int = 2) -> None:
 
 
 def _wait_for_leaders(address: str, partitions: int) -> None:
-    """Kafka responds to CreateTopics before its brokers are leaders of the partitions."""
+    """Wait for leaders: Kafka responds to CreateTopics before its brokers lead the partitions."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "leaders"})
 
     def are_led() -> bool:
@@ -116,7 +116,7 @@ class TransactionClient:
     def init(
         self, name: str, *, expected: tuple[int, int] = (-1, -1), version: int = 5
     ) -> tuple[str, str, int]:
-        """Acquire the next epoch; CONCURRENT_TRANSACTIONS while a transaction ends."""
+        """Acquire the next epoch; return CONCURRENT_TRANSACTIONS while a transaction ends."""
         request = init_producer_id.InitProducerIdRequest(name, 60_000, *expected)
         while True:
             response = self.send_request(apis.INIT_PRODUCER_ID, request, version)
@@ -182,7 +182,7 @@ class TransactionClient:
         transactional: bool = True,
         version: int = 12,
     ) -> Any:
-        """Produce, and return the error and, if present, its message in Kafka's words."""
+        """Produce, and return the error with its message, if there is one, as Kafka words it."""
         batch = encode_batch(
             [Record(0, time.time_ns() // 1_000_000, None, b"value")],
             producer_id=self.producer_id if producer_id is None else producer_id,
@@ -213,7 +213,7 @@ class TransactionClient:
         version: int = 5,
         takes: bool = True,
     ) -> tuple[str, str, int]:
-        """End the transaction. takes: continue with the producer id and epoch in the response."""
+        """End the transaction. takes: continue with the producer id and epoch from the response."""
         request = end_txn.EndTxnRequest(
             name,
             self.producer_id if producer_id is None else producer_id,

@@ -2,8 +2,8 @@
 """Consume one partition, and produce each value to another topic exactly once.
 
 Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. The program prints "committed N" (the next offset)
-after each transaction, and "holding" during transaction HOLD (0: never), where it waits for a line
-on stdin. It exits after COUNT records, and survives every error except a kill.
+after each transaction, and "holding" in transaction HOLD (0: none), in which it waits for a line on
+stdin. It exits after COUNT records, and survives every error except a kill.
 """
 
 import sys

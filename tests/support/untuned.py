@@ -1,4 +1,4 @@
-"""Read which producers the doctor and the console list as untuned."""
+"""Read the producers that the doctor and the console list as untuned."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

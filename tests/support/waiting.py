@@ -1,7 +1,7 @@
 """Wait for conditions with a deadline, instead of sleeping for a fixed time.
 
-Conditions are polled with pauses that grow from 1 ms to 50 ms. A slow condition, such as
-listing a store, is checked less often, so that it does not slow down what it waits for.
+Conditions are polled with pauses that grow from 1 ms to 50 ms. A slow condition, such as listing a
+store, is checked less often, so that the check does not slow down the event that it waits for.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PATIENCE_S = 180
-"""How long tests wait for what must happen. Only failures take this long. On a machine with a load
-of 20, everything takes 10 times as long as on an idle one.
+"""How long tests wait for an event that must occur. Only failures take this long. On a machine with
+a load of 20, everything takes 10 times as long as on an idle one.
 """
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
@@ -20,7 +20,7 @@ _PAUSE_AFTER_WORK_MAX_S = 0.5
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
-    """Return once the condition is true. It may be a coroutine function.
+    """Wait until the condition is true. It may be a coroutine function.
 
     Raises TimeoutError at the deadline.
     """
@@ -36,7 +36,7 @@ async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> 
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """Return the result of the condition once it is true, in a thread without an event loop.
+    """Wait until the condition is true, and return its result; for threads without an event loop.
 
     Raises TimeoutError at the deadline.
     """
