@@ -1,7 +1,7 @@
 """Run Raft transcripts: one command per line, `#` begins a comment.
 
-Nothing happens without a command: messages wait for delivery, disks for a sync, and time passes
-only with `tick`. `expect` lines fail with their line number.
+Nothing happens without a command: messages wait for delivery, disks for a sync, and time for a
+tick. `expect` lines fail with their line number.
 """
 
 # Commands:
