@@ -2,7 +2,7 @@
 topics.
 
 Cached: the same client has been checked before. New: the first check since the ACLs changed. The
-index is measured without a socket, because 1 us is within the noise of a request.
+index is measured without a socket, because 1 us would be lost in the noise of a request.
 """
 
 import time

@@ -187,8 +187,8 @@ def _describes_topics(port: int) -> None:
 
 
 def _creates_and_deletes_topics(port: int) -> None:
-    """Repeatedly create and delete topics with 2,000 partitions per request. Other topics have as
-    many partitions.
+    """Repeatedly create and delete topics with 2,000 partitions per request. The cluster contains
+    as many partitions in other topics.
     """
     names = [f"attack-{number}" for number in range(_TOPICS_MADE)]
     made = [create_topics.CreatableTopic(name, _PARTITIONS_MADE, 1) for name in names]

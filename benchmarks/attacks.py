@@ -32,7 +32,7 @@ _ATTACK_S: Final = 5
 _RATE_BYTES_PER_S: Final = 1e6
 _QUEUED_BYTES_MAX: Final = 512 << 20
 _CHOSEN: Final = os.environ.get("BENCH_ATTACKS", "").split(",")
-"""Name fragments: only matching attacks are measured. Empty: all."""
+"""Name fragments: only matching attacks are measured, or all attacks if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ def sink_produce_mb_per_s() -> float:
 
 
 def throughput() -> list[Measure]:
-    """Compare produce and tail consume with the bare sink in alternating pairs; report the median
-    pair.
+    """Compare producing and tail consuming with the bare sink in alternating pairs; report the
+    median pair.
     """
     pairs: list[tuple[float, float, float]] = []
     for _ in range(REPEATS):
@@ -266,7 +266,7 @@ def _dev(*arguments: str) -> Iterator[tuple[Path, float]]:
 
     It uses ports below the ephemeral range, because a client connection could otherwise take the
     port of a restarting broker. Its logs go to a file: an unread pipe is full after 64 KiB, and
-    every process of the cluster then blocks at its next log line.
+    each process of the cluster would then block at its next log line.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

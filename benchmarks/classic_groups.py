@@ -146,7 +146,9 @@ async def _until_settled(members: list[_Member], began: float) -> float:
 
 
 async def _run(bootstrap: str) -> tuple[float, float]:
-    """Return the seconds until the group is stable, and the same after one more member joins."""
+    """Return the seconds until the group is stable, and the seconds until it is stable again after
+    one more member joins.
+    """
     members = [_Member(await connect(bootstrap)) for _ in range(MEMBERS + 1)]
     *first, last = members
     await until_coordinated(last.connection, _GROUP)

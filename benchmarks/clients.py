@@ -85,7 +85,7 @@ def produce_for(
     record_bytes: int = RECORD_BYTES,
 ) -> Rate:
     """Produce 1 KiB records in batches of about 1 MB as fast as possible (or at a rate), until all
-    are acknowledged. settings: additional ones of the producer.
+    are acknowledged. settings: additional settings of the producer.
     """
     client, value, failed = producer(bootstrap, **(settings or {})), bytes(record_bytes), 0
 
@@ -111,8 +111,8 @@ def produce_for(
         client.poll(0)
     left = client.flush(60)
     took = time.perf_counter() - began
-    # A callback per record would measure Python. One last record per partition shows whether all
-    # were written.
+    # Callbacks for each record would measure Python instead. One last record per partition shows
+    # whether all were written.
     for partition in range(partitions):
         client.produce(topic, value, partition=partition, on_delivery=delivered)
     left += client.flush(60)
@@ -257,7 +257,7 @@ def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> fl
 
 
 def small_requests_over(sockets: Sequence[socket.socket], seconds: float) -> float:
-    """Do the same over these connections, then close them."""
+    """Do the same as `small_requests_per_s` over these connections, then close them."""
     return _responses_per_s(sockets, seconds, _produce_frame(1, 100))
 
 

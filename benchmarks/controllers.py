@@ -73,8 +73,8 @@ _CLUSTER_ID: Final = "bench"
 
 
 def commits_per_s(seconds: float) -> float:
-    """Send requests of one record each. A sender sends the next one after a majority has committed
-    the last.
+    """Send requests of one record each. A sender sends its next request after a majority has
+    committed the previous one.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         return uvloop.run(_commits_per_s(Path(directory), seconds))

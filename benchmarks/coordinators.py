@@ -46,7 +46,7 @@ class Log:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
-        """From the start; each takes as many offsets as it has records."""
+        """From the start of the log; each batch takes as many offsets as it has records."""
         self.bases: list[int] = []
         self.start = self.end = 0
 

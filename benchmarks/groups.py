@@ -26,7 +26,7 @@ _DEADLINE_S: Final = 60.0
 
 
 class CoordinatorLoads(Exception):
-    """The coordinator has not loaded the group yet."""
+    """Raised if the coordinator has not loaded the group yet."""
 
 
 @dataclass
@@ -42,8 +42,8 @@ class _Member:
     revoked_count: int = 0
 
     async def join(self) -> None:
-        """Join as soon as the coordinator has loaded the group. Brokers return the coordinator
-        earlier.
+        """Join as soon as the coordinator has loaded the group. Brokers return its address before
+        that.
         """
         ends_at = time.perf_counter() + _DEADLINE_S
         while True:

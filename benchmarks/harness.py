@@ -1,7 +1,7 @@
 """Shared parts of all benchmarks: processes, results with targets, and a table.
 
-If a target is a ratio, the figure is a ratio to a limit measured in the same run. A missed target
-is shown and does not fail the run.
+If a target is a ratio, the figure is relative to a limit that is measured in the same run. A missed
+target is shown and does not fail the run.
 """
 
 import json

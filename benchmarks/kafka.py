@@ -1,7 +1,7 @@
-"""Run Apache Kafka for comparison, as one process that is broker and controller.
+"""Run Apache Kafka for comparison, as a single process that is both broker and controller.
 
-Requires JDK 17 and Maven. Maven downloads the jars by their coordinates into build/kafka once, 130
-MB. The tests of Kafka's tools, Kafka Streams and Kafka Connect use the same jars.
+Requires JDK 17 and Maven. Maven downloads the jars (130 MB) once into build/kafka, by their
+coordinates. The tests of Kafka's tools, Kafka Streams and Kafka Connect use the same jars.
 """
 
 import shutil
@@ -18,7 +18,9 @@ from benchmarks.harness import free_port
 
 VERSION: Final = "4.2.0"
 LIGHT_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""JVM options for short runs: it starts with a third less CPU time, and is slower under load."""
+"""JVM options for short runs: the JVM starts with a third less CPU time, and is slower under
+load.
+"""
 _HOME: Final = Path(__file__).parent.parent / "build" / "kafka"
 _START_S: Final = 120.0
 _ARTIFACTS: Final = (
@@ -101,7 +103,7 @@ def prepared() -> str:
 
 
 def single_node(port: int, data: Path) -> dict[str, str]:
-    """Return the settings of one process that is broker and controller."""
+    """Return the settings of one process that is both broker and controller."""
     address, quorum = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
     return {
         "process.roles": "broker,controller",

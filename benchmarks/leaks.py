@@ -1,5 +1,5 @@
-"""Measure leftovers in the bucket of a simulated cluster whose logs lose records in every way. A
-leak shows as bytes that the metadata does not reference.
+"""Measure leftovers in the bucket of a simulated cluster whose logs lose records in all possible
+ways. A leak appears as bytes that the metadata does not reference.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Measure requests of maximum size for each API: longest event loop step, CPU time and memory.
 
 Controller, broker and client share one process, with authorization. A step is the CPU time of the
-thread between two iterations of the event loop. CPU time, the minimum of CPU_RUNS, is that of all
-threads until the response. Memory is the peak of additional allocations.
+thread between two iterations of the event loop. The CPU time is that of all threads until the
+response, the minimum of CPU_RUNS runs. The memory is the peak of additional allocations.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
     await _send_request(port, frame)
     counting.cancel()
     cpu_s = [await _cpu_s_of(port, frame) for _ in range(CPU_RUNS)]
-    tracemalloc.start()  # it slows everything down, so the request is sent again
+    tracemalloc.start()  # tracing slows everything down, so the request is sent again
     await _send_request(port, frame)
     memory_mb = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()

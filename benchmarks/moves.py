@@ -29,13 +29,13 @@ PARTITIONS = 50
 BYTES_PER_S = 2e6
 TOPIC = "moves"
 _AWAY_S = 8.0
-"""Time after a kill until the leaders are moved back."""
+"""Time between a kill and moving the leaders back."""
 _ROUNDS = 10
 """Number of records in a partition before its leader is killed."""
 _LOADED_S = 5.0
 _JOIN_LIMIT_S = 120.0
 _BEGIN_S = 0.5
-"""The gap of a kill begins within this time, because acknowledgments may still be in flight."""
+"""Time after a kill within which its gap begins, because acknowledgments may still be in flight."""
 
 
 def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
@@ -230,7 +230,7 @@ def newcomer_s(bootstrap: str, kill: "Kill", leaves: int) -> float:
     """Measure from the exec of a new broker next to two loaded ones until it leads its share.
 
     leaves: a broker that is killed first. The new broker gets its settings but another id, because
-    balancing waits before it moves leaders back to a returning broker.
+    balancing would wait before moving leaders back to a returning broker.
     """
     process, joins = Path(f"/proc/{kill.pid_of(leaves)}"), leaves + 1
     command = _strings(process / "cmdline")

@@ -37,7 +37,7 @@ def _run(directory: Path, text: str) -> float:
 
 def _start_s() -> tuple[float, float]:
     """Measure from the start of the cluster's process until it responds and the helpers are
-    imported, for which the first test waits. Return wall seconds, and CPU seconds of both
+    imported, which the first test waits for. Return wall seconds, and CPU seconds of both
     processes.
     """
     code = (

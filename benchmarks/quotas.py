@@ -2,7 +2,7 @@
 compared with the broker's CPU time for a whole request of 100 bytes.
 
 The steps are measured without a socket, because 1 us is lost in the noise of a request. The
-shortest of many rounds counts, because other load on the machine only makes them longer.
+shortest of many rounds counts, because other load on the machine can only make them longer.
 """
 
 import asyncio

@@ -51,12 +51,12 @@ class ServerOptions:
     put_p50_ms: float = 0.0
     put_p99_ms: float = 0.0
     wal_put_p50_ms: float = 0.0
-    """Latencies of an in-memory WAL store; 0: no separate WAL store."""
+    """Latencies of an in-memory WAL store; 0 means no separate WAL store."""
     wal_put_p99_ms: float = 0.0
     wal_dir: str = ""
-    """Directory of a WAL store; empty: none."""
+    """Directory of a WAL store; empty for none."""
     waits: bool = True
-    """True: the default batching delay of the WAL; False: no delay."""
+    """Whether the WAL has its default batching delay, or none."""
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
     cleaner_bytes_per_s_max: int = 32 << 20
@@ -70,7 +70,7 @@ class ServerOptions:
     `benchmarks.security`.
     """
     metrics_port: int = 0
-    """Port of the first broker's `/metrics`; 0: none."""
+    """Port of the first broker's `/metrics`; 0 for none."""
 
 
 class KeyedStore(MeteredStore):

@@ -86,8 +86,8 @@ def produce(bootstrap: str, count: int) -> None:
 def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
     """Sum the value lengths through the broker, record by record, as in the client's documentation.
 
-    tuned: librdkafka does not pause for 1 s whenever its queue is full, which may be most of a
-    default consumer's time.
+    tuned: librdkafka does not pause for 1 s whenever its queue is full, which may take most of the
+    time of a consumer with default settings.
     """
     hasty = {"fetch.queue.backoff.ms": 5}
     consumer = Consumer(
@@ -147,7 +147,8 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
                 scans = Scans(spark, state.store_url, directory / "parquet", count)
                 for _ in range(WARM_UPS):
                     scans.take(turns, counts=False)
-                # Alternate, because the machine is twice as fast in some minutes as in others.
+                # The sides alternate, because the machine is twice as fast in some minutes as in
+                # others.
                 for _ in range(ROUNDS):
                     scans.take(turns)
                     turns.take(

@@ -137,8 +137,8 @@ class Turns:
         return statistics.median(self._took_s[name])
 
     def faster(self, name: str, other: str) -> float:
-        """Return the median over all rounds of the speed relative to the other in the
-        same round.
+        """Return the median over all rounds of the speed relative to the other side in the same
+        round.
         """
         return statistics.median(
             theirs / ours

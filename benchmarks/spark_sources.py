@@ -1,7 +1,8 @@
 """Measure Spark queries on a topic compared with Spark's Kafka source, which reads it from the
 broker, and with Parquet files of the same rows: `make bench-spark-sources`.
 
-The records are flights as JSON. All three alternate, and ratios are medians over the rounds.
+The records are flights as JSON. The three sources alternate, and ratios are medians over the
+rounds.
 """
 
 import argparse
@@ -155,7 +156,7 @@ class Sources:
 
 
 def _take(turns: Turns, sources: Sources, *, counts: bool) -> None:
-    """Run each query on each source; all three must return the same."""
+    """Run each query on each source; all three must return the same result."""
     for query in QUERIES:
         expected = query.run(sources.parquet())
         for name, rows in (

@@ -31,7 +31,7 @@ _WAIT_S: Final = 120.0
 
 
 def sql() -> list[Measure]:
-    """Measure both on a cluster with a directory store."""
+    """Measure the command and JSON decoding on a cluster with a directory store."""
     flights = list(read_flights(1_000_000))
     with tempfile.TemporaryDirectory() as directory:
         with Cluster(store=f"file:{directory}/objects") as cluster:
@@ -82,7 +82,9 @@ def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flig
 
 
 def _exec_seconds(store: str) -> float:
-    """Return the median seconds of the command, without the first run, which may compile."""
+    """Return the median seconds of the command, without the first run, which may compile
+    modules.
+    """
     command = (
         sys.executable,
         "-m",

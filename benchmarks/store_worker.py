@@ -1,6 +1,6 @@
 """Write and read objects of an S3 store, for `benchmarks.store_pairs`, which counts the
-instructions. `store_worker.py URL` reads numbers of objects from standard input and prints each
-number when it is done.
+instructions. `store_worker.py URL` reads object counts from standard input, and prints each count
+when that many objects are done.
 """
 
 import asyncio

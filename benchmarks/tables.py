@@ -102,8 +102,8 @@ def _runner(store: str, warehouse: Path) -> Generator[int]:
 
 
 def _produce(bootstrap: str, names: list[str]) -> tuple[list[Sample], int]:
-    """Produce at a constant rate, or a lower one on a slow machine. Return a sample of the records,
-    and the number of records.
+    """Produce at a constant rate, or at a lower rate on a slow machine. Return a sample of the
+    records, and the number of records.
     """
     samples: list[Sample] = []
 
@@ -150,7 +150,7 @@ def _lags(warehouse: Path, samples: list[Sample]) -> list[float]:
 
 
 def _commits(warehouse: Path, topic: str, end: int) -> list[tuple[int, float]]:
-    """Return the next offset and the time of each commit, once one is after `end`."""
+    """Return the next offset and the time of each commit, as soon as one of them is after `end`."""
     deadline = time.monotonic() + SETTLED_S
     place = Warehouse(kind="iceberg", location=str(warehouse))
     identifier = f"default.{table_name_of(topic)}"

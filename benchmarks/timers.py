@@ -61,7 +61,7 @@ def _loop_timer_us() -> float:
 
 class _Wheel:
     """The cheapest possible wheel: buckets of 1 ms, in which canceled timers stay until the bucket
-    is due. A real one needs levels and a tick of the loop.
+    is due. A real wheel needs levels and a tick of the loop.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ _PASSING: Final = frozenset(
 
 
 def transactions() -> list[Measure]:
-    """Commit transactions of 10 records over 3 partitions, one after the other."""
+    """Commit transactions of 10 records over 3 partitions, one after another."""
     what = f"transactions of {_RECORDS} records over {_PARTITIONS} partitions, one producer"
     by_librdkafka = _measured(f"{what}, version 1 (librdkafka)", _librdkafka_per_s)
     try:
@@ -200,7 +200,7 @@ def _send_request(
     request: object,
     code_of: Callable[[Any], int] = lambda response: response.error_code,
 ) -> Any:  # noqa: ANN401 - each API has its own type
-    """Retry until the response contains no transient error."""
+    """Send a request, and retry until the response contains no transient error."""
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
         response = client.send_request(api, request, object)

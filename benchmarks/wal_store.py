@@ -1,4 +1,4 @@
-"""Measure produce latency with the WAL in the store, in a faster one, and in a directory.
+"""Measure produce latency with the WAL in the store, in a faster store, and in a directory.
 
 PUTs of in-memory stores are delayed within the process, log-normally. "Without delay" and `file:`
 have the defaults of a WAL store with cheap requests: no batching delay. The directory is below

@@ -34,8 +34,8 @@ _SHARED: Final[Mapping[str, Measurement]] = {
     "cold-read": single.cold_read,
 }
 _ALONE: Final[Mapping[str, Measurement]] = {"java": java.produce_and_consume}
-"""Each of these runs in a new instance with an empty store. A store in memory uses new pages for
-all data, and a virtual machine may clear pages beyond 10 GB at only 0.5 GB/s.
+"""Each of these measurements runs in a new instance with an empty store. A store in memory uses new
+pages for all data, and a virtual machine may clear pages beyond 10 GB at only 0.5 GB/s.
 """
 _SEVERAL: Final[Mapping[str, tuple[int, Measurement]]] = {
     "move": (2, several.move),
@@ -221,7 +221,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> int:
     options, console = _options(), Console(stderr=True)
-    # SIGTERM ends the run as Ctrl-C does, so that everything that was started is stopped.
+    # SIGTERM ends the run like Ctrl-C, so that all started processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stored, failed = results.load(), False
     names = [name for name in options.names if name != MANY]

@@ -1,8 +1,8 @@
 """Measure with Kafka's performance tools, which use the Java producer and consumer.
 
 Each run is a new JVM, which compiles the client during the first 2.5 s; on two cores that is most
-of a run with 500 MB. A third of the produced records is therefore not counted, and there are so
-many records that the page cache has to be written to disk.
+of a run with 500 MB. Therefore, a third of the produced records is not counted, and there are so
+many records that the page cache must be written to disk.
 """
 
 import csv

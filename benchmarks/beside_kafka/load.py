@@ -22,8 +22,8 @@ class OtherLoad:
     def __init__(
         self, proc: Path = _PROC, pid: int | None = None, now: MonotonicClock = time.monotonic
     ) -> None:
-        """proc, pid: where to read, and the process that is excluded with its descendants; by
-        default this one.
+        """proc, pid: where to read, and the process that is excluded with its descendants, by
+        default this process.
         """
         self._proc = proc
         self._now = now
@@ -32,10 +32,11 @@ class OtherLoad:
         self._before_s = others_cpu_s(self._proc, self._pid)
 
     def share(self) -> float:
-        """Return their share of all cores, 0 to 1, including time stolen by the hypervisor.
+        """Return the share of all cores, 0 to 1, that these processes used, including time stolen
+        by the hypervisor.
 
-        The kernel samples the machine's time but measures that of processes, so an idle machine may
-        read 0.01, or slightly below 0, which becomes 0.
+        The kernel samples the CPU time of the machine, but measures that of processes, so the
+        result for an idle machine may be 0.01, or slightly negative, which becomes 0.
         """
         elapsed_s = self._now() - self._began_s
         used_s = others_cpu_s(self._proc, self._pid) - self._before_s

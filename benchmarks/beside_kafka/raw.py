@@ -19,7 +19,7 @@ from penstock.protocol.gen import fetch, produce
 from penstock.protocol.primitives import Reader
 
 _FETCH: Final = replace(apis.FETCH, max=12)
-"""The last Fetch version with topic names. The same is true of Produce 12."""
+"""The last Fetch version with topic names; for Produce, it is version 12."""
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 _SIZE: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")

@@ -1,6 +1,6 @@
 """Keep the newest result of each measurement in build/beside_kafka.json.
 
-Thus rows that are measured separately still form one table.
+Rows that are measured separately thus still form one table.
 """
 
 import subprocess
@@ -18,8 +18,8 @@ FILE: Final = ROOT / "build" / "beside_kafka.json"
 
 class Result(msgspec.Struct, frozen=True):
     """One measurement. values: by row key, then by system. failures: by system. date: in UTC. load:
-    share of all cores that other processes used meanwhile, 0 to 1; above 0.1 the machine was busy.
-    rounds: number of rounds of which the values are medians.
+    share of all cores that other processes used during the measurement, 0 to 1; above 0.1, the
+    machine was busy. rounds: number of rounds of which the values are medians.
     """
 
     measurement: str
@@ -51,7 +51,7 @@ def save(results: Mapping[str, Result], file: Path = FILE) -> None:
 
 
 def merged(old: Result | None, new: Result) -> Result:
-    """Return the new result plus the values of systems that only the old one contains."""
+    """Return the new result, with values from the old one for systems that it lacks."""
     if old is None:
         return new
     again = {system for values in new.values.values() for system in values} | set(new.failures)

@@ -1,8 +1,8 @@
 """Measure several brokers: moves of a partition with data, and the effect of killed brokers on
 clients.
 
-In both systems, the measurement kills brokers with SIGKILL and restarts them: the leading one after
-others have taken over, or all of them at once.
+In both systems, the measurement kills brokers with SIGKILL and restarts them: the leader after
+other brokers have taken over, or all brokers at once.
 """
 
 import time
@@ -25,7 +25,7 @@ from penstock.protocol.client.errors import KafkaFailed
 
 _LIMIT_S: Final = 150.0
 _LATE_S: Final = 0.25
-"""Acknowledgments that were in flight may arrive for this long after a kill."""
+"""Time after a kill during which in-flight acknowledgments may still arrive."""
 _SETTLE_S: Final = 0.8
 
 
@@ -61,7 +61,7 @@ def move(system: System, size: Size) -> Mapping[str, float]:
 
 
 def _rows(ids: Sequence[int]) -> list[list[int]]:
-    """Return the replicas of each partition: all brokers, each time with a different first one."""
+    """Return the replicas of each partition: all brokers, each time with a different one first."""
     return [
         [ids[(index + nth) % len(ids)] for nth in range(len(ids))]
         for index in range(moves.PARTITIONS)

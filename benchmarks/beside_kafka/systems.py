@@ -1,6 +1,6 @@
 """Start the measured systems: Apache Kafka 4.2, and Penstock over each of its stores.
 
-A system is a context manager that stops everything at its end, also after an error. Both have
+A system is a context manager that stops all processes at its end, even after an error. Both have
 default settings, except that groups do not wait for more members before their first rebalance. A
 system with several brokers has one controller in a separate process.
 """
@@ -47,7 +47,7 @@ _SERVER_START_S: Final = 20.0
 
 
 class SystemMissing(Exception):
-    """Raised if this machine lacks the requirements of a system."""
+    """Raised if this machine does not meet the requirements of a system."""
 
 
 @dataclass(slots=True)
@@ -116,8 +116,8 @@ class System:
 def running(
     name: str, brokers: int = 1, settings: Sequence[str] = (), *, is_started: bool = True
 ) -> Iterator[System]:
-    """Run a system. settings: additional ones for Penstock nodes, as KEY=VALUE. is_started: whether
-    to start its nodes and wait for them. Raises SystemMissing.
+    """Run a system. settings: additional settings of Penstock nodes, as KEY=VALUE. is_started:
+    whether to start its nodes and wait for them. Raises SystemMissing.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
