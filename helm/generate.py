@@ -1,8 +1,8 @@
 """Generate the chart's values, schema, README and copies of documentation pages: python
 helm/generate.py [--check]
 
-Values come from `schema.yaml` and the definitions of settings. Settings that the chart computes
-cannot be set. The packaged chart contains every page to which its files link.
+Values come from `schema.yaml` and the definitions of settings. Users cannot set settings that the
+chart computes. The packaged chart contains every page to which its files link.
 """
 
 import json

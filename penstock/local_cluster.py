@@ -17,7 +17,7 @@ _MEMORY_BYTES_MIN: Final = 1 << 30
 """Free space required in `/dev/shm`; containers often have only 64 MiB."""
 
 _MANIFEST_INTERVAL_MS: Final = 100
-"""Short, because programs create a topic and scan it immediately. With the default of 1 s, the
+"""Short, because programs scan a topic immediately after creating it. With the default of 1 s, the
 manifest would often not contain the topic yet.
 """
 

@@ -70,7 +70,7 @@ EXTRAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 
 
 class CheckFailed(Exception):
-    """A step of the check failed. The message contains its output."""
+    """Raised if a step of the check fails. The message contains its output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Run the tests of the Spark source and sink with several versions of Spark, and print a table.
 
-python -m tools.spark_versions PYTHON... [-- PYTEST_ARGUMENT...]
-Each PYTHON is an interpreter with one version of PySpark. All of them run, even if one fails.
+python -m tools.spark_versions PYTHON... [-- PYTEST_ARGUMENT...] Each PYTHON is an interpreter with
+one version of PySpark. All interpreters run, even if one fails.
 """
 
 import subprocess

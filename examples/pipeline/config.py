@@ -23,7 +23,9 @@ class Config:
     """The store URL of the Penstock cluster, which contains the topics."""
 
     bootstrap: str
-    """Bootstrap servers, for the topics that the pipeline writes. It reads only from the store."""
+    """Bootstrap servers for the topics that the pipeline writes to. It reads only from the
+    store.
+    """
 
     warehouse: str
     """The location of the Iceberg tables: a directory or URL to which Spark can write."""
@@ -37,8 +39,8 @@ class Config:
     catalog_uri: str = ""
 
     schema_registry: str = ""
-    """URL of the schema registry whose ids begin the values of the raw topic. Empty: they are plain
-    JSON as in `schemas/flight.json`.
+    """URL of the schema registry whose ids begin the values of the raw topic. If empty, values are
+    plain JSON as in `schemas/flight.json`.
     """
 
     master: str = "local[2]"
@@ -48,8 +50,8 @@ class Config:
 
     trigger: str = "5 seconds"
     watermark: str = "6 hours"
-    """How late a flight may arrive to be counted in its window. Later ones are only counted by a
-    backfill.
+    """How late a flight may arrive and still be counted in its window. Later flights are only
+    counted by a backfill.
     """
 
     lag_max: int = 50_000
@@ -57,7 +59,7 @@ class Config:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read `PIPELINE_STORE` and so on. Raise SystemExit with the names of missing ones."""
+        """Read `PIPELINE_STORE` and so on. Raise SystemExit with the names of missing variables."""
         given = {item.name: environment.get(variable(item.name)) for item in fields(cls)}
         missing = [variable(name) for name in _REQUIRED if not given[name]]
         if missing:

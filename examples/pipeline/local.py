@@ -1,5 +1,5 @@
 """`make pipeline`: run the pipeline on this machine with real brokers and real Spark, kill brokers
-and the driver with SIGKILL meanwhile, and compare the written rows with the sent events.
+and the driver with SIGKILL while it runs, and compare the written rows with the sent events.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def run_with_kills(
 
 
 def finish(spark: SparkSession, cluster: LocalCluster, config: Config, replay: Replay) -> int:
-    """Drain the streams, and then check everything from the bucket, without a broker."""
+    """Drain the streams, then check everything from the bucket without a broker."""
     tables.create(spark)
     drain(spark, config)
     behind = sum(lag.behind(config, name) for name in streams.QUERIES)
@@ -135,7 +135,7 @@ def finish(spark: SparkSession, cluster: LocalCluster, config: Config, replay: R
 
 
 def drain(spark: SparkSession, config: Config) -> None:
-    """Run each query until it has read everything. A transaction ends a moment after its
+    """Run each query until it has read everything. A transaction ends shortly after its
     micro-batch, so a query may need another pass.
     """
     for name in streams.QUERIES:

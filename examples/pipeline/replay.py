@@ -1,6 +1,6 @@
 """Write real flights as a stream of events: all flights that left New York in 2013, in the order in
-which they left, so canceled flights and long delays arrive late. Also write carriers, and now and
-then an invalid record.
+which they left, so canceled flights and long delays arrive late. Also write carriers and,
+occasionally, an invalid record.
 """
 
 import itertools
@@ -70,7 +70,9 @@ DAMAGES: tuple[dict[str, object] | None, ...] = (
     {"origin": "BOS"},
     {"distance": -1},
 )
-"""Damages of invalid records: fields to replace. {} truncates the value, None removes it."""
+"""How invalid records are damaged: the fields to replace. {} truncates the value, None removes
+it.
+"""
 
 
 def _damaged(value: bytes, damage: dict[str, object] | None) -> bytes | None:

@@ -94,7 +94,7 @@ TABLES = {"events": tables.EVENTS}
 
 
 def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> StreamingQuery:
-    """Start a query, and wait until it reads. `trigger`: see `DataStreamWriter.trigger`; by
+    """Start a query, and wait until it reads records. `trigger`: see `DataStreamWriter.trigger`; by
     default, the trigger in the settings.
 
     Spark waits 10 s for the Python process of a source, which is too short on a busy machine, so
@@ -117,7 +117,7 @@ def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> Str
 
 
 def drain(spark: SparkSession, config: Config, queries: Iterable[str]) -> None:
-    """Run the queries one after the other, each until it has read all current records."""
+    """Run the queries one after another, each until it has read all current records."""
     for name in queries:
         start(spark, config, name, availableNow=True).awaitTermination()
 

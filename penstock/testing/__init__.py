@@ -2,8 +2,8 @@
 This module exports the types for annotations in tests.
 
 Invariant: importing this module is cheap, because pytest loads the plugin in every run; names are
-imported on first use. Must not import pytest: only `penstock.testing.plugin` does, which
-`pyspark_penstock.pytest_plugin` loads.
+imported on first use. This module must not import pytest: only `penstock.testing.plugin` does,
+which `pyspark_penstock.pytest_plugin` loads.
 """
 
 from typing import TYPE_CHECKING

@@ -32,7 +32,7 @@ _RESPONSE_S: Final = 10.0
 """The deadline of requests that do not depend on the object store."""
 _POLL_MS: Final = 20
 """Maximum wait of a fetch from a leader without new records; it is short, because other leaders may
-have some.
+have new records.
 """
 _FETCH_BYTES: Final = 16 << 20
 _BATCH_BYTES: Final = 512 * 1024
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class RecordsMissing(KafkaFailed):
-    """Fewer records arrived than the test waited for; `records` contains them."""
+    """Fewer records arrived than the test waited for; `records` contains those that did."""
 
     def __init__(self, message: str, records: Sequence[Record]) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class _Brokers(Brokers):
 
 
 class KafkaClient:
-    """The client of a test run. Threads may share it. Calls are serialized, but others may run
+    """The client of a test run. Threads may share it. Calls are serialized, but other calls may run
     between the requests of `consume`.
     """
 
@@ -370,7 +370,7 @@ class KafkaClient:
 
 
 def _chunks(indexes: Sequence[int], records: Sequence[BatchRecord]) -> list[list[int]]:
-    """Split records into runs that fit into one batch each; a larger record gets its own."""
+    """Split records into runs that fit into one batch each; a larger record gets its own batch."""
     chunks: list[list[int]] = []
     room = 0
     for index in indexes:

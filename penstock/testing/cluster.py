@@ -166,7 +166,7 @@ class PenstockCluster:
     # --- failures ---------------------------------------------------------------------------------
 
     def kill_broker(self, broker: int) -> None:
-        """Crash a broker: its connections break and nothing is flushed. The others take over its
+        """Crash a broker: its connections break and nothing is flushed. Other brokers take over its
         partitions; acknowledged records are in the store.
         """
         self._check_usable()

@@ -106,7 +106,7 @@ class Nodes:
         self._groups_before: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Start all nodes. If this raises PortTaken, none is running."""
+        """Start all nodes. If this raises PortTaken, no node is running."""
         config = ControllerConfig(
             data_dir=self._directory,
             listeners=(f"{HOST}:0",),

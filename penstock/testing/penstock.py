@@ -29,7 +29,7 @@ class Penstock(PenstockCluster):
         process.send_request(Begin())
 
     def end(self) -> None:
-        """Clean up. Every later call fails."""
+        """Clean up. All later calls fail."""
         self._is_over = True
         self._process.send_request(End())
 

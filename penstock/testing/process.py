@@ -29,7 +29,7 @@ from penstock.testing.options import Options
 START_TIMEOUT_S: Final = 180.0
 """The start timeout of `penstock dev`."""
 RESPONSE_TIMEOUT_S: Final = 60.0
-"""Longer than every deadline in the cluster's process, so a later response is a bug."""
+"""Longer than every deadline in the cluster's process, so exceeding it is a bug."""
 _STOP_TIMEOUT_S: Final = 5.0
 _MEMORY: Final = "/dev/shm"  # noqa: S108 - a private directory is made in it
 _LOG_LINES_MAX: Final = 40

@@ -2,7 +2,7 @@
 
 Commands arrive on stdin, and stdout contains only responses. The cluster does not run in a thread
 of pytest, because tests may patch `time`, fork, hold the GIL or measure coverage. The process exits
-when stdin is closed and deletes the directory. Must not import pytest.
+when stdin is closed and deletes the directory. This module must not import pytest.
 """
 
 import asyncio

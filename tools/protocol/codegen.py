@@ -161,7 +161,9 @@ def _runs(struct: Struct) -> Iterator[tuple[str, list[Field]]]:
 
 
 def _pieces(fields: Sequence[Field]) -> Iterator[list[Field]]:
-    """Group fixed-size neighbors (one pack or unpack). Other fields stay alone."""
+    """Group neighboring fixed-size fields, which take one pack or unpack. Other fields are not
+    grouped.
+    """
     for fixed, piece in itertools.groupby(
         fields, key=lambda field: field.kind.code is not None and not field.is_array
     ):

@@ -58,7 +58,7 @@ _KINDS: Final = {
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 OWN_TAGS_FROM: Final = 10_000
-"""Kafka numbers tagged fields from 0. Penstock's own tags start here."""
+"""The lowest of Penstock's own tags. Kafka numbers tagged fields from 0."""
 
 _ZERO: Final = {
     Kind.BOOL: "False",
@@ -72,12 +72,12 @@ _ZERO: Final = {
 
 
 class UnsupportedSchema(Exception):
-    """kio's schema contains something that the generator cannot express."""
+    """Raised if kio's schema contains something that the generator cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field over all versions. `struct` names the element struct of `Kind.STRUCT`."""
+    """One field across all versions. `struct` names the element struct of `Kind.STRUCT`."""
 
     name: str
     kio_name: str
@@ -93,7 +93,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """One struct over all versions, fields in wire order."""
+    """One struct across all versions, with fields in wire order."""
 
     name: str
     first: int

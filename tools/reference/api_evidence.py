@@ -1,4 +1,4 @@
-"""The clients with which each API was tested, with one test file for each.
+"""The clients that each API was tested with, and one test file for each.
 
 A test checks that every served API is listed and that the files exist. Add the client and its test
 when adding an API.

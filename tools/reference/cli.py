@@ -118,7 +118,7 @@ def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Write all pages to the folder and delete those of removed commands."""
+    """Write all pages to the folder, and delete the pages of removed commands."""
     written = pages()
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.md"):
