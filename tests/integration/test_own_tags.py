@@ -10,12 +10,12 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import APIS, ApiSpec
 from penstock.protocol.gen import describe_log_dirs, list_offsets, metadata
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tests.support.wire import wire_client
 from tools.protocol.kio_schema import OWN_TAGS_FROM, load_message
 
 TOPIC, DELETED = "tagged", "deleted"
@@ -102,6 +102,6 @@ def _check(address: str) -> None:
 def _own_values(
     address: str, api: ApiSpec, request: object, version: int
 ) -> list[tuple[str, object]]:
-    with WireClient(address) as client:
+    with wire_client(address) as client:
         response = client.send_request(api, request, object, version=version)
     return list(_values(response, _own_fields(api, "response")))

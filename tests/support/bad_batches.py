@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import cramjam
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.batch.compression import Compression, compress
 from penstock.protocol.batch.header import HEADER_BYTES
@@ -16,6 +15,7 @@ from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.batch.varint import append_varint
 from penstock.protocol.gen import produce
 from tests.support.reader_objects import sealed
+from tests.support.wire import wire_client
 
 UNCHECKED = {"record.validation": "header"}
 """Configs of topics that accept such batches."""
@@ -134,7 +134,7 @@ def store(
     transactional_id: str | None = None,
 ) -> None:
     """Append batches to a partition as a producer does. The broker must be the partition leader."""
-    client = WireClient(bootstrap)
+    client = wire_client(bootstrap)
     try:
         for batch in batches:
             data = [produce.PartitionProduceData(partition, batch)]

@@ -5,17 +5,17 @@ from typing import Any
 
 import msgspec
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.gen import describe_configs, incremental_alter_configs
+from tests.support.wire import wire_client
 
 SET, DELETE = 0, 1
 
 
 def send_request(address: str, api: ApiSpec, request: object) -> Any:
     """Return the response as dictionaries and lists."""
-    with WireClient(address) as client:
+    with wire_client(address) as client:
         response = client.send_request(api, request, object)
     return msgspec.to_builtins(response)
 

@@ -7,7 +7,6 @@ from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.deploy.clients.security import PLAINTEXT
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.client.brokers import GROUP, MOVED, Brokers
@@ -16,6 +15,7 @@ from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import delete_groups
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
+from tests.support.wire import wire_client
 
 
 class CoordinatorClient:
@@ -51,7 +51,7 @@ class CoordinatorClient:
 
 
 def send(address: str, api: ApiSpec, request: object) -> Any:
-    with WireClient(address) as client:
+    with wire_client(address) as client:
         return client.send_request(api, request, object)
 
 

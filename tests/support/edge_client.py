@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.records import Record, encode_batch
@@ -17,6 +16,7 @@ from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import find_coordinator, list_offsets, metadata, offset_fetch, produce
 from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
+from tests.support.wire import wire_client
 
 CLOSED = "closed"
 """Represents a connection that the broker closed instead of responding."""
@@ -27,7 +27,7 @@ class EdgeClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._client = WireClient(address)
+        self._client = wire_client(address)
         self.ids: dict[str, UUID] = {}
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class EdgeClient:
             response = self._client.send_request(api, request, object, version=version)
         except KafkaFailed:
             self._client.close()
-            self._client = WireClient(self.address)
+            self._client = wire_client(self.address)
             return CLOSED
         found = msgspec.to_builtins(response, builtin_types=(UUID, bytes))
         found.pop("throttle_time_ms", None)
@@ -99,7 +99,7 @@ class EdgeClient:
             self.ids[topic], topic, [produce.PartitionProduceData(0, batch)]
         )
         response = self.send_request(
-            apis.PRODUCE, produce.ProduceRequest(transactional_id, -1, 5_000, [data]), version
+            apis.PRODUCE, produce.ProduceRequest(transactional_id, -1, 180_000, [data]), version
         )
         return (
             response if response == CLOSED else response["responses"][0]["partition_responses"][0]

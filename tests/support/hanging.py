@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.gen import produce as wire
+from tests.support.wire import wire_client
 
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3
@@ -32,6 +32,6 @@ def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -
     request = wire.ProduceRequest(
         transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
     )
-    with WireClient(bootstrap) as client:
+    with wire_client(bootstrap) as client:
         response = client.send_request(_PRODUCE, request, wire.ProduceResponse)
     assert response.responses[0].partition_responses[0].error_code == 0

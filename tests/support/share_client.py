@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import iter_headers
@@ -21,6 +20,7 @@ from penstock.protocol.gen import (
     share_group_heartbeat,
 )
 from tests.support.waiting import wait_until
+from tests.support.wire import wire_client
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GAP = 0
@@ -48,7 +48,7 @@ class ShareMember:
         """The epoch of the session's next request."""
         self.assigned: dict[str, list[int]] = {}
         self._member_epoch = 0
-        self._client = WireClient(address)
+        self._client = wire_client(address)
         self._ids: dict[str, UUID] = {}
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
-from penstock.deploy.clients.wire import WireClient
+from tests.support.wire import wire_client
 
 GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY = 71, 72
 _API_VERSIONS: Final = 18
@@ -39,7 +39,7 @@ class TelemetryClient:
         client_id: str | None = "tests",
         software: tuple[str, str] | None = ("penstock-tests", "1.2.3"),
     ) -> None:
-        self._client = WireClient(address)
+        self._client = wire_client(address)
         self._socket = self._client.connection
         self._client_id = client_id
         self._correlation_id = 0

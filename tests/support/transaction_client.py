@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
@@ -31,13 +30,14 @@ from penstock.protocol.gen import (
 from penstock.protocol.gen.describe_transactions import DescribeTransactionsRequest
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.waiting import wait_until
+from tests.support.wire import wire_client
 
 TOPIC = "ledger"
 
 
 def create_ledger(address: str, partitions: int = 2) -> None:
     """Create the topic unless it exists."""
-    with WireClient(address) as client:
+    with wire_client(address) as client:
         request = metadata.MetadataRequest(topics=None)
         found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     if all(topic.name != TOPIC for topic in found.topics):
@@ -69,7 +69,7 @@ class TransactionClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._client = WireClient(address)
+        self._client = wire_client(address)
         self._ids: dict[int, str] = {-1: "none"}
         self.producer_id = -1
         self.epoch = -1
