@@ -246,7 +246,7 @@ def _read(
             [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
         )
         while left:
-            message = consumer.poll(30)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None, f"nothing comes any more, {left} records are missing"
             if message.error() is not None:
                 assert message.error().retriable() or message.error().code() < 0, message.error()

@@ -19,6 +19,7 @@ from typing import Any
 from tests.support.java import JVM, running, wait_while_running
 from tests.support.missing import missing
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 VERSION = "3.0.9"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -28,7 +29,7 @@ POM = (
     "<artifactId>x</artifactId><version>1</version></project>"
 )
 FETCHED_S = 600
-ASKED_S = 10
+ASKED_S = PATIENCE_S
 HEAP = "-Xmx512m"
 
 

@@ -165,7 +165,9 @@ class ChartCluster:
         return [*programs.get(words[0], [words[0]]), *words[1:]]
 
     def stop(self, pod: str) -> int:
-        """Stop the pod as the kubelet does; return the exit code."""
+        """Stop the pod as the kubelet does, with a longer grace period on slow machines; return the
+        exit code.
+        """
         running = self.running.pop(pod)
         hook = running.container.get("lifecycle", {}).get("preStop")
         if hook is not None:
@@ -173,7 +175,7 @@ class ChartCluster:
             subprocess.run(hook["exec"]["command"], check=True)
         running.process.terminate()
         try:
-            return running.process.wait(running.grace_s)
+            return running.process.wait(max(running.grace_s, PATIENCE_S))
         except subprocess.TimeoutExpired:
             running.process.kill()
             running.process.wait()

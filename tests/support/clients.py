@@ -14,8 +14,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
-SESSION_TIMEOUT_MS = 1_500
+SESSION_TIMEOUT_MS = 30_000
+"""Members must not leave their group because a process stalls for some seconds."""
+SHORT_SESSION_TIMEOUT_MS = 6_000
+"""For members whose silence a test waits for."""
 POLL_S = 0.05
+PATIENT_TRANSACTION = {"transaction.timeout.ms": 900_000}
+"""For transactions that stay open during other steps of a test; brokers allow no longer timeout."""
 
 GROUP_SETTINGS: dict[str, Any] = {
     "session.timeout.ms": SESSION_TIMEOUT_MS,
@@ -24,7 +29,9 @@ GROUP_SETTINGS: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 500,
 }
-"""Coordinators in tests allow such short sessions because of `group_min_session_timeout_ms`."""
+
+_PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+"""A broker closes connections, for example when its session expires. librdkafka connects again."""
 
 
 def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
@@ -134,8 +141,7 @@ class Polled:
     def poll(self) -> None:
         for consumer in self.consumers:
             message = consumer.poll(POLL_S)
-            if message is not None:
-                checked(message)
+            if message is not None and is_record(message):
                 self.values[consumer].append(message.value())
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -180,13 +186,21 @@ def checked(message: Message | None) -> Message:
     return message
 
 
+def is_record(message: Message) -> bool:
+    """Return whether it is a record, and not an error that ends by itself. Other errors fail."""
+    error = message.error()
+    if error is not None and error.code() in _PASSING:
+        return False
+    checked(message)
+    return True
+
+
 def read_records(consumer: Consumer, count: int, timeout_s: float = TIMEOUT_S) -> list[Message]:
     """Return the next `count` records of an assigned or subscribed consumer."""
     messages: list[Message] = []
     deadline = time.monotonic() + timeout_s
     while len(messages) < count:
         assert time.monotonic() < deadline, f"{len(messages)} of {count} came"
-        messages += [
-            checked(message) for message in consumer.consume(count - len(messages), POLL_S)
-        ]
+        found = consumer.consume(count - len(messages), POLL_S)
+        messages += [message for message in found if is_record(message)]
     return messages

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,31 @@ from tests.support.cli import run_here
 from tests.support.waiting import PATIENCE_S
 
 PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
+PATIENT = "broker.session.timeout.ms=30s"
+"""A setting with which brokers keep their session although their process stalls for some seconds,
+which happens on busy machines. The session of a killed broker ends with its connection.
+"""
 
 
-def on_files(directory: Path, *arguments: str) -> LocalCluster:
+class DevCluster(LocalCluster):
+    """`penstock dev` with brokers that keep their session, unless the arguments set its timeout."""
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        super().__init__(("--set", PATIENT, *arguments))
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Stop the cluster as Ctrl-C does, and return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_S)
+
+
+def on_files(directory: Path, *arguments: str) -> DevCluster:
     """Return a cluster on a directory, for tests that are not about S3: without moto, it uses a
     third less CPU to start, and far less CPU to store records.
     """
     store = f"file:{directory}/store"
-    return LocalCluster(["--store", store, "--no-console", "--log-level", "error", *arguments])
+    return DevCluster(["--store", store, "--no-console", "--log-level", "error", *arguments])
 
 
 def penstock(

@@ -8,7 +8,7 @@ under test. Replaced objects are kept for 10 s, because readers may plan with an
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.deploy.local.handle import LocalCluster
+from tests.support.dev_cluster import DevCluster
 
 _SETTINGS: Final = (
     "upload.block.max.age.ms=500",
@@ -20,7 +20,7 @@ _SETTINGS: Final = (
 )
 
 
-class HurriedCluster(LocalCluster):
+class HurriedCluster(DevCluster):
     def __init__(self, arguments: Sequence[str] = (), *, compacting: bool = False) -> None:
         settings = (*_SETTINGS, f"compaction.small.range.min.count={3 if compacting else 1_000}")
         super().__init__(

@@ -11,7 +11,7 @@ from tests.support.npm import NODE, package
 
 VERSION: Final = "2.2.4"
 _PROGRAM: Final = Path(__file__).parents[1] / "interop" / "clients" / "kafkajs.js"
-_CHECKS_S: Final = 90
+_CHECKS_S: Final = 600
 
 
 def install_kafkajs() -> Path:

@@ -24,8 +24,8 @@ from tests.support.ports import free_port
 ROOT: Final = Path(__file__).parents[2]
 NAMESPACE: Final = "streams"
 _TOKEN: Final = "of-the-tests"
-_START_S: Final = 120.0
-_WAIT_S: Final = 60.0
+_START_S: Final = 600.0
+_WAIT_S: Final = 180.0
 
 
 class Kubernetes:
@@ -126,7 +126,7 @@ class Kubernetes:
         def stop() -> None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(_WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -165,7 +165,7 @@ class Kubernetes:
             {"Authorization": f"Bearer {_TOKEN}", "Content-Type": kind},
             method=method,
         )
-        return urlopen(request, timeout=10, context=self._tls)
+        return urlopen(request, timeout=_WAIT_S, context=self._tls)
 
     def send_request(self, method: str, path: str, body: Object | None = None) -> Any:
         """Return the response of the API server; None if the object does not exist."""
@@ -215,7 +215,7 @@ class Kubernetes:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=_START_S,
         )
         assert not check or done.returncode == 0, done.stderr
         return done

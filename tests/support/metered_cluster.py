@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from penstock.deploy.local.security import SecurityFiles, make
+from tests.support.dev_cluster import PATIENT
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S
 
@@ -29,10 +30,16 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 class MeteredCluster:
     def __init__(
-        self, directory: Path, *, brokers: int, controllers: int, secure: bool = False
+        self,
+        directory: Path,
+        *,
+        brokers: int,
+        controllers: int,
+        secure: bool = False,
+        settings: Sequence[str] = (),
     ) -> None:
         """secure: whether clients need TLS and SCRAM, and nodes TLS among themselves, as in
-        `penstock dev --secure`.
+        `penstock dev --secure`. settings: KEY=VALUE, for the roles that have the setting.
         """
         options = ClusterOptions(
             brokers=brokers,
@@ -40,6 +47,7 @@ class MeteredCluster:
             store=f"file:{directory}/store",
             log_level="warning",
             secure=secure,
+            settings=(PATIENT, *settings),
         )
         ports = Ports(
             tuple(free_port() for _ in range(brokers)),

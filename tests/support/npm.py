@@ -14,7 +14,7 @@ from tests.support.missing import missing
 NODE: Final = Path(ROOT_DIR) / "bin" / "node"
 _NPM: Final = Path(ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _BUILD: Final = Path(__file__).parents[2] / "build" / "npm"
-_INSTALL_S: Final = 120
+_INSTALL_S: Final = 600
 
 
 def package(name: str, version: str) -> Path:

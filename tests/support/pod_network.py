@@ -31,7 +31,7 @@ _POD_ADDRESSES: Final = {4: "10.244.0.0/24", 6: "fd00:10:244::/120"}
 _GATEWAYS: Final = {4: "169.254.1.1", 6: "fe80::1"}
 _FORWARDING: Final = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 _QUEUE: Final = 100
-_START_S: Final = 60.0
+_START_S: Final = 180.0
 _REFUSED_S: Final = 3.0
 """Timeout of a connection attempt that should fail. Policies drop packets, so there is no
 refusal.

@@ -16,10 +16,11 @@ import yaml
 from tests.support.missing import missing
 from tests.support.ports import free_port
 from tests.support.promql import CHART
+from tests.support.waiting import PATIENCE_S
 
 PROGRAMS: Final = Path(__file__).parents[2] / "build" / "prometheus"
 RULES: Final = CHART / "rules" / "penstock.yaml"
-START_S: Final = 60.0
+START_S: Final = float(PATIENCE_S)
 SCRAPE_S: Final = 1
 
 
@@ -73,7 +74,7 @@ class Prometheus:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(10)
+                self._process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -110,7 +111,9 @@ class Prometheus:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/-/ready", timeout=5):
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self._port}/-/ready", timeout=PATIENCE_S
+            ):
                 return True
         except urllib.error.HTTPError as error:
             error.close()
@@ -125,7 +128,7 @@ class Prometheus:
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as response:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
                 return json.load(response)["data"]
         except urllib.error.HTTPError as refused:
             with refused:

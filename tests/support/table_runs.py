@@ -114,7 +114,7 @@ class Run:
         barrier = threading.Barrier(3)
 
         def work() -> None:
-            barrier.wait(20)
+            barrier.wait(PATIENCE_S)
             self.all(**options)
 
         with ThreadPoolExecutor(3) as threads:

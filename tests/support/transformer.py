@@ -29,7 +29,7 @@ class Transformer:
         common = _IMPATIENT | {"bootstrap.servers": bootstrap}
         self._producer_settings = common | {
             "transactional.id": name,
-            "transaction.timeout.ms": 30_000,
+            "transaction.timeout.ms": 120_000,
             "linger.ms": 0,
         }
         self._consumer = Consumer(
