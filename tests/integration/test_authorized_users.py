@@ -26,12 +26,7 @@ from penstock.base.scram import SCRAM_BY_NAME
 from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
-from tests.support.secure_cluster import (
-    BROKER_PASSWORD,
-    BROKER_USER,
-    SecureFiles,
-    secure_cluster,
-)
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer
 from tests.support.waiting import wait_until
 
@@ -103,7 +98,8 @@ def _check(cluster: Cluster, files: SecureFiles) -> None:
         future.result(TIMEOUT_S)
 
     alice = config(cluster, files, "alice", PASSWORD)
-    assert written(alice, "orders") is None
+    # The other broker may learn of the ACL and of the password a moment later.
+    wait_until(lambda: written(alice, "orders") is None)
     refused = written(alice, "secrets")
     assert refused is not None
     assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -126,6 +126,7 @@ async def test_balance_command_explains_moves_and_executes_them_only_with_execut
             assert "Nothing was changed; --execute starts these moves." in out
             assert "x the mean of" in " ".join(out.split())
             assert "There is nothing" in out or "t-0" in out
+            await until_loads(cluster, lambda found: len(found.moves) == 2)
             found = json.loads(await cli.run("balance", "--json", "--max-moves", "1"))
             assert len(found["proposal"]["moves"]) == 1
             assert not json.loads(await cli.run("balance", "--json", "--topics", "no,such"))[
@@ -136,6 +137,7 @@ async def test_balance_command_explains_moves_and_executes_them_only_with_execut
                 p.leader_epoch for p in cluster.broker.image.topics.by_name("t").partitions
             ] == [0] * 4
 
+            await until_loads(cluster, lambda found: len(found.moves) == 2)
             out = await cli.run("balance", "--execute")
             assert "Started 2 of 2 moves" in out
             await until(lambda: sorted(led(cluster, 4)) == [0, 0, 1, 1])

@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient
 
 from tests.support.cluster import Cluster
 from tests.support.in_thread import in_thread
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 TIMEOUT_S = PATIENCE_S
 
@@ -35,7 +35,8 @@ def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) 
     )
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         admin.create_topics([NewTopic("a", 3, 1)])["a"].result(TIMEOUT_S)
-    topic = admin.list_topics(timeout=TIMEOUT_S).topics["a"]
+    # Either broker may respond, and the other one may learn of a change a moment later.
+    topic = wait_until(lambda: admin.list_topics(timeout=TIMEOUT_S).topics.get("a"))
     assert sorted(topic.partitions) == [0, 1, 2]
     assert {partition.leader for partition in topic.partitions.values()} <= {0, 1}
     resource = ConfigResource(ConfigResource.Type.TOPIC, "a")
@@ -45,10 +46,10 @@ def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) 
         "delete",
     )
     admin.create_partitions([NewPartitions("a", 5)])["a"].result(TIMEOUT_S)
-    assert len(admin.list_topics(topic="a", timeout=TIMEOUT_S).topics["a"].partitions) == 5
+    wait_until(lambda: len(admin.list_topics(timeout=TIMEOUT_S).topics["a"].partitions) == 5)
     assert len(admin.describe_cluster().result(TIMEOUT_S).nodes) == 2
     admin.delete_topics(["a"])["a"].result(TIMEOUT_S)
-    assert "a" not in admin.list_topics(timeout=TIMEOUT_S).topics
+    wait_until(lambda: "a" not in admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
 async def test_admin_client_describes_the_quorum(cluster: Cluster) -> None:
@@ -73,15 +74,19 @@ async def test_admin_client_describes_the_quorum(cluster: Cluster) -> None:
 
 async def test_aiokafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+
+    async def lists(topic: str, *, expected: bool = True) -> bool:
+        return (topic in await admin.list_topics()) == expected
+
     await admin.start()
     try:
         await admin.create_topics([AioNewTopic("c", 2, 1)])
-        assert "c" in await admin.list_topics()
+        await until(lambda: lists("c"))
         (topic,) = await admin.describe_topics(["c"])
         assert len(topic["partitions"]) == 2
         described = await admin.describe_cluster()
         assert {broker["node_id"] for broker in described["brokers"]} == {0, 1}
         await admin.delete_topics(["c"])
-        assert "c" not in await admin.list_topics()
+        await until(lambda: lists("c", expected=False))
     finally:
         await admin.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from tests.support.clients import PATIENT_TRANSACTION
 from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE_S
 
@@ -50,7 +51,10 @@ def _name_of(found: object) -> str:
 
 def use(bootstrap: str) -> None:
     """Send each request of a producer, a group consumer and an admin client many times."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0}
+        | PATIENT_TRANSACTION
+    )
     producer.init_transactions(TIMEOUT_S)
     plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for _ in range(REPEATS):

@@ -186,7 +186,8 @@ async def test_metadata_request_waits_while_a_leader_may_be_dead(
 
     monkeypatch.setattr(PeerWatch, "until_certain", noted)
     monkeypatch.setattr(peer_watch, "DOUBT_S", float(TIMEOUT_S))
-    async with Cluster(tmp_path, brokers=2) as cluster:
+    never = {"session_timeout_ms": 600_000, "session_grace_ms": 600_000}
+    async with Cluster(tmp_path, brokers=2, controller_settings=never) as cluster:
         await create_topic(cluster, "t", leader=1)
         other, dying = cluster.brokers[0], cluster.brokers[1]
         await until(lambda: dying.server.connection_count)

@@ -116,7 +116,13 @@ async def test_admin_clients_alter_list_and_cancel_reassignments_and_elect_leade
 ) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
-    async with Cluster(tmp_path, brokers=3, store=store, stores={0: gate}) as cluster:
+    async with Cluster(
+        tmp_path,
+        brokers=3,
+        store=store,
+        stores={0: gate},
+        controller_settings={"move_timeout_ms": 600_000},  # the move waits until it is canceled
+    ) as cluster:
         await create(cluster, "t", 0)
         t = TopicPartition("t", 0)
         producer = SteadyProducer(cluster.bootstrap, "t")
@@ -153,7 +159,7 @@ async def test_admin_clients_alter_list_and_cancel_reassignments_and_elect_leade
             }
             assert cluster.leader_of("t") == 0, "it is still a candidate"
             await asyncio.to_thread(admin.elect_leaders, 0, {"t": [0]})
-            assert cluster.leader_of("t") == 2
+            await until(lambda: cluster.leader_of("t") == 2)
             response = await asyncio.to_thread(
                 admin.elect_leaders, 0, {"t": [0]}, raise_errors=False
             )

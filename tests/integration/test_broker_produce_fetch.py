@@ -86,7 +86,7 @@ async def produce_raw(
             name=topic, partition_data=[wire_produce.PartitionProduceData(0, records)]
         )
     ]
-    request = wire_produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=data)
+    request = wire_produce.ProduceRequest(acks=acks, timeout_ms=180_000, topic_data=data)
     return (await call(cluster, apis.PRODUCE, version, request)).responses[0].partition_responses[0]
 
 

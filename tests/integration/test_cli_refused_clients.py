@@ -15,19 +15,14 @@ from penstock.deploy.clients.security import read_file
 from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.secure_cluster import (
-    BROKER_USER,
-    SecureFiles,
-    create_user,
-    secure_cluster,
-)
+from tests.support.secure_cluster import BROKER_USER, SecureFiles, create_user, secure_cluster
 from tests.support.waiting import PATIENCE_S
 
 SCRAM = "SCRAM-SHA-256"
 COMMANDS = {
     "produce": ("produce", "orders", "--value", "x"),
     "consume": ("consume", "orders", "--from-beginning", "--until-end"),
-    "group": ("consume", "orders", "--group", "g", "--timeout", "1"),
+    "group": ("consume", "orders", "--group", "g", "--timeout", "180"),
     "create": ("topics", "create", "new"),
     "delete-records": ("topics", "delete-records", "orders", "--all", "--yes"),
 }

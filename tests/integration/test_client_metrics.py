@@ -116,7 +116,7 @@ async def test_pushed_counters_are_cumulative(cluster: Cluster, receiver: OtlpRe
         return len(counters()) >= 3
 
     await until(have_come)
-    await asyncio.to_thread(producer.flush, 10)
+    await asyncio.to_thread(producer.flush, PATIENCE_S)
     values = [metric.sum.data_points[0].as_int for metric in counters()]
     assert {metric.sum.aggregation_temporality for metric in counters()} == {2}
     assert values == sorted(values)

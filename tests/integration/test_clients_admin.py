@@ -418,7 +418,7 @@ async def test_auto_creation_can_be_disabled(tmp_path: Path) -> None:
         producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
-                "message.timeout.ms": 5_000,
+                "message.timeout.ms": TIMEOUT_S * 1_000,
                 "topic.metadata.propagation.max.ms": 500,
             }
         )

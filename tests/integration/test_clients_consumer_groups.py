@@ -35,7 +35,7 @@ GROUP = "g"
 
 pytestmark = pytest.mark.cluster(
     brokers=2,
-    group_consumer_session_timeout_ms=6_000,
+    group_consumer_session_timeout_ms=30_000,
     group_consumer_heartbeat_interval_ms=200,
     topics={TOPIC: 4},
 )
@@ -132,7 +132,6 @@ def test_live_group_is_upgraded_to_the_consumer_protocol_and_downgraded(
             cluster.bootstrap,
             GROUP,
             partition_assignment_strategy=strategy,
-            session_timeout_ms=6_000,
         )
         consumer.subscribe([TOPIC])
         return consumer

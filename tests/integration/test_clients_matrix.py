@@ -289,7 +289,8 @@ def test_compacted_topic_rejects_records_without_keys(
 def test_produce_to_a_nonexistent_partition_fails(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, "two", 2)
     outcomes: list[ConfluentError | None] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 3_000})
+    settings = {"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": TIMEOUT_S * 1_000}
+    producer = Producer(settings)
     try:
         producer.produce(
             "two", b"x", partition=7, on_delivery=lambda error, _: outcomes.append(error)

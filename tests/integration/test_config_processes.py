@@ -273,6 +273,7 @@ async def test_strict_broker_does_not_start_if_no_kafka_server_is_at_its_address
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.1)
+    monkeypatch.setattr(self_check, "_ATTEMPT_S", PATIENCE_S)
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1_000)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from penstock.deploy.cli.app import app
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 COUNT = 100
 
@@ -56,7 +56,7 @@ def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
     """
     values: list[bytes] = []
     while len(values) < count:
-        message = consumer.poll(30)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, "the client hangs"
         error = message.error()
         if error is not None:
@@ -125,7 +125,7 @@ def others_hear_of_it(cluster: ThreadedCluster) -> None:
         python.assign([PythonPartition("t", 0)])
         python.seek(PythonPartition("t", 0), 0)
         with pytest.raises(CorruptRecordError):
-            python.poll(timeout_ms=30_000)
+            python.poll(timeout_ms=PATIENCE_S * 1_000)
     finally:
         python.close()
 

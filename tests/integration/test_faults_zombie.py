@@ -101,7 +101,7 @@ async def test_consumer_of_a_broker_cut_off_from_the_controller_continues_at_the
                 await until(lambda: cluster.leader_of("t") == 0)
                 await load.until_acknowledged(150)
             led = await cluster.brokers[0].partitions.wait_open(
-                "t", 0, asyncio.get_running_loop().time() + 10
+                "t", 0, asyncio.get_running_loop().time() + PATIENCE_S
             )
             assert isinstance(led, Partition)
             await read_to(led.high_watermark)

@@ -12,7 +12,13 @@ from confluent_kafka.admin import AdminClient
 from penstock import scan
 from penstock.broker.partition.partition import Partition
 from penstock.lake.manifest.errors import UnknownPartition
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
+from tests.support.clients import (
+    PATIENT_TRANSACTION,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+)
 from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.in_thread import in_thread
 from tests.support.threaded_cluster import ThreadedCluster
@@ -159,7 +165,9 @@ async def test_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluster)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_topics(["unused"])
         writers = {
-            name: Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+            name: Producer(
+                {"bootstrap.servers": bootstrap, "transactional.id": name} | PATIENT_TRANSACTION
+            )
             for name in ("early", "late")
         }
         for name, writer in writers.items():

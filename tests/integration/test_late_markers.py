@@ -12,7 +12,13 @@ from confluent_kafka import Producer, TopicPartition
 
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.protocol import apis
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.clients import (
+    PATIENT_TRANSACTION,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    read_records,
+)
 from tests.support.cluster import Cluster
 from tests.support.stream_server import StreamServer
 
@@ -93,7 +99,10 @@ async def held(tmp_path: Path) -> AsyncIterator[HeldMarkers]:
 
 def _first_transaction(bootstrap: str) -> Producer:
     create_topic(bootstrap, "t", _PARTITIONS)
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tid", "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": "tid", "linger.ms": 0}
+        | PATIENT_TRANSACTION
+    )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     return producer

@@ -40,7 +40,6 @@ async def test_acknowledged_records_stay_visible_through_uploads_a_crash_and_a_m
         tmp_path,
         brokers=3,
         stream_config=FAST_UPLOADS,
-        controller_settings={"session_timeout_ms": 2_000},
     ) as cluster:
         await create(cluster)
         follower = Follower(cluster.store, "t", PARTITIONS)

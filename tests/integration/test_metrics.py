@@ -39,16 +39,34 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with MeteredCluster(
         tmp_path_factory.mktemp("metered"), brokers=len(BROKERS), controllers=len(CONTROLLERS)
     ) as cluster:
-        before = {name: cluster.scrape(name) for name in cluster.ports}
-        use(cluster.bootstrap)
+        before: dict[str, Samples] = {}
         after: dict[str, Samples] = {}
+
+        def is_settled(samples: dict[str, Samples]) -> bool:
+            """Return whether the controllers have a leader, with which both brokers have their
+            session, and all of them have the metadata.
+            """
+            samples.update({name: cluster.scrape(name) for name in cluster.ports})
+            reported = [samples[name] for name in CONTROLLERS]
+            return (
+                sum(value(it, "penstock_controller_leader") for it in reported) == 1
+                and sum(value(it, "penstock_controller_sessions") for it in reported)
+                == len(BROKERS)
+                and all(value(it, "penstock_controller_leader_known") for it in reported)
+                and all(
+                    value(it, "penstock_cluster_brokers", {"state": "alive"}) == len(BROKERS)
+                    for it in reported
+                )
+            )
+
+        cluster.until(lambda: is_settled(before), "the controllers have the brokers")
+        use(cluster.bootstrap)
 
         def is_logged() -> bool:
             """Return whether the metrics include the requests. A node may cache its output for 250
             ms, longer than the clients take.
             """
-            after.update({name: cluster.scrape(name) for name in cluster.ports})
-            return all(
+            return is_settled(after) and all(
                 sum(value(after[name], metric) - value(before[name], metric) for name in nodes)
                 >= least
                 for nodes, metric, least in (
@@ -101,7 +119,7 @@ def use(bootstrap: str) -> None:
     consumer.subscribe(["orders"])
     seen = 0
     while seen < RECORDS:
-        messages = consumer.consume(RECORDS, 30)
+        messages = consumer.consume(RECORDS, PATIENCE_S)
         assert messages, f"{seen} of {RECORDS}"
         assert all(message.error() is None for message in messages)
         seen += len(messages)

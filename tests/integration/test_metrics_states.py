@@ -24,7 +24,10 @@ from penstock.objectstore.retry import RetryingStore
 from penstock.stream.config import StreamConfig
 from tests.support.clients import confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
-from tests.support.waiting import until
+from tests.support.waiting import (
+    PATIENCE_S,
+    until,
+)
 
 
 class GatedStore(MemoryStore):
@@ -82,7 +85,7 @@ async def test_appends_that_wait_for_the_store_are_reported_until_acknowledged(
         broker = cluster.broker
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         await asyncio.to_thread(produce, cluster.bootstrap, producer)
-        assert await asyncio.to_thread(producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, PATIENCE_S) == 0
         assert of_broker(broker)[table.WAL_WAITING_AGE, ()] == 0
         store.closed = "wal/"
         producer.produce("orders", b"y" * 1_000, partition=0)
@@ -95,7 +98,7 @@ async def test_appends_that_wait_for_the_store_are_reported_until_acknowledged(
         assert waiting > 1_000
         assert age > 0
         store.opened.set()
-        assert await asyncio.to_thread(producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, PATIENCE_S) == 0
         reported = of_broker(broker)
         assert (
             reported[table.WAL_WAITING, ()],
@@ -129,7 +132,7 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         store.wal_failures = 2
         await asyncio.to_thread(produce, cluster.bootstrap, producer)
-        assert await asyncio.to_thread(producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, PATIENCE_S) == 0
         assert number(of_broker(cluster.broker), table.WAL_RETRIES) == 2
         await until(lambda: of_broker(cluster.broker)[table.WAL_BACKLOG, ()] == 0)
         reported = of_broker(cluster.broker)
@@ -165,12 +168,12 @@ async def test_totals_keep_their_values_after_partitions_are_closed(tmp_path: Pa
         broker = cluster.broker
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         await asyncio.to_thread(produce, cluster.bootstrap, producer)
-        assert await asyncio.to_thread(producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, PATIENCE_S) == 0
         before = of_broker(broker)
         assert before[table.PRODUCED_RECORDS, ()] == 10
         assert before[table.PARTITIONS, ("serving",)] == before[table.OPENED, ()] == 2
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        await asyncio.to_thread(admin.delete_topics(["orders"])["orders"].result, 20)
+        await asyncio.to_thread(admin.delete_topics(["orders"])["orders"].result, PATIENCE_S)
         await until(lambda: of_broker(broker)[table.CLOSED, ()] == 2)
         after = of_broker(broker)
         assert after[table.PARTITIONS, ("serving",)] == 0
@@ -189,7 +192,7 @@ async def test_age_of_metadata_not_yet_in_the_store_is_reported(tmp_path: Path) 
         await until(lambda: of_controller(cluster.controller)[table.BACKUP_RECORDS, ()] != 0)
         await until(lambda: of_controller(cluster.controller)[table.BACKUP_AGE, ()] != 0)
         store.opened.set()
-        await asyncio.to_thread(creating.result, 20)
+        await asyncio.to_thread(creating.result, PATIENCE_S)
         await until(lambda: of_controller(cluster.controller)[table.BACKUP_RECORDS, ()] == 0)
         assert of_controller(cluster.controller)[table.BACKUP_AGE, ()] == 0
 

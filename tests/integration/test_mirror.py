@@ -143,7 +143,7 @@ def run_streams_group(address: str, group: str, topic: str) -> None:
 
 def produce_one(address: str, topic: str) -> None:
     failed: list[Any] = []
-    producer = Producer({"bootstrap.servers": address, "message.timeout.ms": 10_000})
+    producer = Producer({"bootstrap.servers": address, "message.timeout.ms": TIMEOUT_S * 1_000})
     producer.produce(topic, b"new", partition=0, on_delivery=lambda error, _: failed.append(error))
     producer.flush(TIMEOUT_S)
     if failed[0] is not None:

@@ -143,7 +143,7 @@ def test_each_test_starts_without_topics_and_groups_of_earlier_tests(run: Run) -
     second.topic("orders", 1)
     second.produce("orders", "new")
     consumer = confluent_consumer(second.bootstrap_servers, "shop")
-    assert consumer.committed([TopicPartition("orders", 0)], 10)[0].offset < 0, (
+    assert consumer.committed([TopicPartition("orders", 0)], PATIENCE_S)[0].offset < 0, (
         "the group's offsets went with the group"
     )
     consumer.subscribe(["orders"])
@@ -215,11 +215,11 @@ def test_consume_reports_missing_records(cluster: Penstock) -> None:
     with pytest.raises(
         RecordsMissing,
         match=(
-            r"topic 'few': 3 of 5 records arrived within 1.5 s \(read up to offsets"
+            r"topic 'few': 3 of 5 records arrived within 8 s \(read up to offsets"
             r" \{0: 2, 1: 1\}"
         ),
     ) as missing:
-        cluster.consume("few", 5, timeout_s=1.5)
+        cluster.consume("few", 5, timeout_s=8)
     assert [record.text for record in missing.value.records] == ["a", "c", "b"]
 
 

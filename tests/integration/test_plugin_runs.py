@@ -54,7 +54,7 @@ def test_kafka_python(penstock):
     penstock.kill_broker(0)
     penstock.restart_broker(0)
     producer = KafkaProducer(**penstock.client_settings("kafka-python"))
-    producer.send("t", b"x").get(20)
+    producer.send("t", b"x").get(180)
     producer.close()
     assert [record.text for record in penstock.consume("t")] == ["x"]
 

@@ -26,10 +26,11 @@ from penstock.deploy.clients.state_file import ProcessState
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.node import lifeline
 from tests.support.child_process import killed_at_end
+from tests.support.dev_cluster import DevCluster
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 KILLS = 4
-GAP_S_MAX = 30.0
+GAP_S_MAX = PATIENCE_S
 """This limit only proves that the gap ends. `python -m benchmarks controllers` measures it on an
 idle machine (limit 3 s).
 """
@@ -47,7 +48,7 @@ class Produces(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "linger.ms": 0,
-                "delivery.timeout.ms": 30_000,
+                "delivery.timeout.ms": PATIENCE_S * 1_000,
             }
         )
         self._over = threading.Event()
@@ -68,7 +69,7 @@ class Produces(threading.Thread):
 
     def end(self) -> None:
         self._over.set()
-        self.join(40)
+        self.join(2 * PATIENCE_S)
 
 
 class Writes:
@@ -84,7 +85,9 @@ class Writes:
         number = 0
         while not self._over:
             key = f"{writer}-{number}"
-            await self.client.put_key_value(m.PutKeyValue(key=key, value=b"v"))
+            await self.client.put_key_value(
+                m.PutKeyValue(key=key, value=b"v"), timeout_s=PATIENCE_S
+            )
             self.acknowledged.append((time.monotonic(), key))
             number += 1
             await asyncio.sleep(0.005)  # sets the write rate; waits for nothing
@@ -106,7 +109,7 @@ async def leader_of(cluster: LocalCluster) -> ProcessState:
             for process in cluster.state().of_role("controller"):
                 client = ControllerClient([f"{process.host}:{process.port}"])
                 try:
-                    if process.phase == "serving" and (await client.describe(timeout_s=0.5)).active:
+                    if process.phase == "serving" and (await client.describe(timeout_s=2)).active:
                         return process
                 except TimeoutError:
                     pass
@@ -132,7 +135,10 @@ async def kill_leaders(cluster: LocalCluster) -> tuple[list[float], Writes]:
 
 async def missing(writes: Writes) -> list[str]:
     keys = [key for _, key in writes.acknowledged]
-    found = [await writes.client.get_key_value(m.GetKeyValue(key=key)) for key in keys[-300:]]
+    found = [
+        await writes.client.get_key_value(m.GetKeyValue(key=key), timeout_s=PATIENCE_S)
+        for key in keys[-300:]
+    ]
     lost = [key for key, value in zip(keys[-300:], found, strict=True) if value.value != b"v"]
     await writes.client.close()
     return lost
@@ -140,7 +146,7 @@ async def missing(writes: Writes) -> list[str]:
 
 def test_killing_controller_leaders_loses_no_write_and_fails_no_producer(tmp_path: Path) -> None:
     arguments = ["--controllers", "3", "--brokers", "2", "--store", f"file:{tmp_path}"]
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         produces = Produces(cluster.bootstrap)
         produces.start()
         gaps, writes = asyncio.run(_scenario(cluster))
@@ -207,7 +213,7 @@ def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator
         "controller-quorum-join-servers": join,
         "controller-quorum-election-timeout-ms": "600",
         "log-level": "warning",
-        "broker-session-timeout-ms": "3000",
+        "broker-session-timeout-ms": "30000",
         "broker-session-grace-ms": "500",
     }
     command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
@@ -232,7 +238,7 @@ def test_controller_that_lost_its_disk_is_replaced_by_two_commands(tmp_path: Pat
         "--store",
         f"file:{tmp_path}",
     ]
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         addresses = cluster.state().controller
         cli = Cli(addresses)
         cli.until(lambda status: all(member.directory_id for member in status.members))
@@ -281,5 +287,6 @@ def test_controller_that_lost_its_disk_is_replaced_by_two_commands(tmp_path: Pat
 async def _write_through(addresses: list[str]) -> None:
     client = ControllerClient(addresses)
     await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=PATIENCE_S)
-    assert (await client.get_key_value(m.GetKeyValue(key="k"))).value == b"v"
+    found = await client.get_key_value(m.GetKeyValue(key="k"), timeout_s=PATIENCE_S)
+    assert found.value == b"v"
     await client.close()

@@ -93,7 +93,7 @@ async def test_producer_is_throttled_to_its_quota(cluster: Cluster) -> None:
     slow_s, _ = await asyncio.gather(
         asyncio.to_thread(slow.send, 40), asyncio.to_thread(fast.send, 200)
     )
-    assert 1.5 < slow_s < 60
+    assert slow_s > 1.5
     assert max(slow.waits_s) > 0
     assert not any(fast.waits_s)
     assert cluster.broker.quotas.throttles["producer_byte_rate"].count > 0
@@ -133,7 +133,7 @@ async def test_consumer_is_throttled_to_its_quota(cluster: Cluster) -> None:
         count = 0
         while count < 40:
             message = consumer.poll(1)
-            assert time.monotonic() - began < 60
+            assert time.monotonic() - began < PATIENCE_S
             if message is not None and message.error() is None:
                 assert message.value() == RECORD
                 count += 1

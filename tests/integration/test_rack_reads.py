@@ -16,7 +16,13 @@ from penstock.broker.partition.committed_reader import CommittedReads
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.recent_brokers import LISTED_S
 from penstock.stream.config import StreamConfig
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.clients import (
+    PATIENT_TRANSACTION,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    read_records,
+)
 from tests.support.cluster import Cluster
 
 TOPIC = "t"
@@ -168,7 +174,10 @@ async def test_leader_selector_ignores_racks(world: World) -> None:
 
 async def test_open_transaction_limits_rack_reads(world: World) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
-    producer = Producer({"bootstrap.servers": world.cluster.bootstrap, "transactional.id": "open"})
+    producer = Producer(
+        {"bootstrap.servers": world.cluster.bootstrap, "transactional.id": "open"}
+        | PATIENT_TRANSACTION
+    )
     later = [b"open %d" % number + bytes(VALUE_BYTES) for number in range(2_000)]
 
     def begin() -> None:

@@ -35,6 +35,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.stream.config import StreamConfig
 from tests.support.clients import (
+    PATIENT_TRANSACTION,
     TIMEOUT_S,
     confluent_consumer,
     create_topic,
@@ -166,7 +167,7 @@ async def test_read_committed_consumers_get_only_committed_records_of_a_tail(wor
 
     def transactional(name: str) -> Producer:
         settings = {"bootstrap.servers": world.cluster.bootstrap, "transactional.id": name}
-        producer = Producer(settings)
+        producer = Producer(settings | PATIENT_TRANSACTION)
         producer.init_transactions(TIMEOUT_S)
         return producer
 

@@ -76,12 +76,15 @@ def registry() -> Iterator[SchemaRegistryServer]:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, registry: SchemaRegistryServer) -> AsyncIterator[Cluster]:
+async def cluster(
+    tmp_path: Path, registry: SchemaRegistryServer, request: pytest.FixtureRequest
+) -> AsyncIterator[Cluster]:
+    """Start a broker. Its registry may respond late, unless a parameter sets the timeout."""
     async with Cluster(
         tmp_path,
         schema_registry_url=registry.url,
         schema_registry_basic_auth_user_info="broker:secret",
-        schema_registry_timeout_ms=1_000,
+        schema_registry_timeout_ms=getattr(request, "param", 60_000),
     ) as cluster:
         yield cluster
 
@@ -127,7 +130,7 @@ async def send(
             {
                 "bootstrap.servers": cluster.bootstrap,
                 "linger.ms": 5_000,
-                "delivery.timeout.ms": 8_000,
+                "delivery.timeout.ms": TIMEOUT_S * 1_000,
             }
             | settings
         )
@@ -257,7 +260,7 @@ async def test_partition_named_twice_in_a_request_accepts_only_the_first_batch(
             produce.TopicProduceData(name=topic, partition_data=parts[:2]),
             produce.TopicProduceData(name=topic, partition_data=parts[2:]),
         ]
-        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
+        request = produce.ProduceRequest(acks=-1, timeout_ms=180_000, topic_data=data)
         async with Attacker.connected(cluster.broker.port) as client:
             responses = (await client.send_request(apis.PRODUCE, 9, request)).responses
         replies = [reply for response in responses for reply in response.partition_responses]
@@ -417,6 +420,7 @@ async def test_subject_name_strategies_are_supported(
     await until(passes)
 
 
+@pytest.mark.parametrize("cluster", [3_000], indirect=True)
 async def test_cached_schemas_outlive_the_registry_and_unknown_ids_are_retried(
     cluster: Cluster, registry: SchemaRegistryServer
 ) -> None:
@@ -431,9 +435,13 @@ async def test_cached_schemas_outlive_the_registry_and_unknown_ids_are_retried(
     registry.fails = True
     assert await send(cluster, "t", known) == [None]
     async with Attacker.connected(cluster.broker.port) as client:
-        response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
-        assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert "returned 500" in response.error_message
+
+        async def is_rejected() -> bool:
+            response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
+            assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            return "returned 500" in response.error_message
+
+        await until(is_rejected)
         registry.fails = False
         registry.hangs.clear()
         await until(lambda: _is_asked_again(client, registry, value))

@@ -54,7 +54,7 @@ def unreadable(number: int, *, producer: int, codec: Compression = Compression.N
 def frame_of(batch: bytes, correlation_id: int) -> bytes:
     part = produce.PartitionProduceData(0, memoryview(batch))
     data = produce.TopicProduceData(name=TOPIC, partition_data=[part])
-    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+    request = produce.ProduceRequest(acks=-1, timeout_ms=180_000, topic_data=[data])
     encode = CODECS[apis.PRODUCE.key].encode_request
     return bytes(
         framing.encode_request_frame(apis.PRODUCE, VERSION, correlation_id, encode, request)

@@ -4,9 +4,11 @@ and no acknowledged record is lost.
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
+from tests.support.dev_cluster import PATIENT
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 
@@ -47,6 +50,8 @@ class Processes:
                 str(directory / f"controller-{number}"),
                 "--controller-quorum-election-timeout-ms",
                 "500",
+                "--set",
+                PATIENT,
             )
             for number, port in enumerate(controllers)
         ] + [
@@ -83,6 +88,12 @@ class Processes:
         for directory in self.directory.glob("controller-*"):
             shutil.rmtree(directory)
 
+    def touch_store(self) -> None:
+        """Make the last write to the store look recent for as long as the test lasts."""
+        written = next(it for it in (self.directory / "store").rglob("*") if it.is_file())
+        later_s = time.time() + 3_600
+        os.utime(written, (later_s, later_s))
+
     def recover(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = (*PENSTOCK, "controller", "recover", "--from", self.store, *arguments)
         return subprocess.run(
@@ -106,9 +117,9 @@ async def create(bootstrap: str, name: str) -> None:
                 {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
             )
             topic = NewTopic(name, num_partitions=len(PARTITIONS), replication_factor=2)
-            future = admin.create_topics([topic], request_timeout=10, operation_timeout=10)[name]
+            future = admin.create_topics([topic], request_timeout=30, operation_timeout=30)[name]
             try:
-                await asyncio.to_thread(future.result, 12)
+                await asyncio.to_thread(future.result, 40)
             except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
                 if "TOPIC_ALREADY_EXISTS" in str(error):
                     return
@@ -139,6 +150,7 @@ async def test_cluster_without_any_disk_is_rebuilt_from_the_store_under_load(
             acknowledged = early.acknowledged_count
             await asyncio.to_thread(processes.kill)
             processes.lose_disks()
+            processes.touch_store()
             refused = await asyncio.to_thread(processes.recover)
             assert refused.returncode == 1
             assert "may be alive" in refused.stderr

@@ -27,14 +27,9 @@ from penstock.protocol.sasl.scram import ScramClient
 from penstock.stream.config import StreamConfig
 from tests.support.attacker import Attacker
 from tests.support.controller_quorum import Quorum
-from tests.support.secure_cluster import (
-    BROKER_PASSWORD,
-    BROKER_USER,
-    SecureFiles,
-    secure_cluster,
-)
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 API_VERSIONS = bytes.fromhex("0000000e 0012 0000 00000001 0004 74657374")
 
@@ -51,7 +46,7 @@ class Client:
         self.session: ssl.SSLSession | None = None
 
     def log_in(self, port: int, session: ssl.SSLSession | None = None) -> bool:
-        raw = socket.create_connection(("127.0.0.1", port), 20)
+        raw = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         wrap = self._context.wrap_socket
         try:
             with wrap(raw, server_hostname="localhost", session=session) as client:

@@ -13,13 +13,13 @@ from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.primitives import Reader
 from tests.support.clients import produce
 from tests.support.cluster import Cluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 TOPIC = "orders"
 VERSION = 12
 CONSUMERS = 8
 ROUNDS = 10
-TEST_S = 60
+TEST_S = PATIENCE_S
 
 pytestmark = pytest.mark.cluster(topics={TOPIC: 1})
 

@@ -25,7 +25,7 @@ from penstock.protocol.apis import SHARE_FETCH
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import OffsetOutOfRange
-from tests.support.clients import TIMEOUT_S, produce
+from tests.support.clients import PATIENT_TRANSACTION, TIMEOUT_S, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.in_thread import in_thread
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.cluster(
     brokers=2,
     topics={TOPIC: 1},
     stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500),
-    group_share_record_lock_duration_ms=1_000,
+    group_share_min_record_lock_duration_ms=1_000,
     group_share_delivery_count_limit=2,
     group_share_partition_max_record_locks=100,
     group_share_max_share_sessions=3,
@@ -93,7 +93,7 @@ def values(count: int) -> list[bytes]:
 
 @in_thread
 def test_record_with_an_expired_lock_goes_to_a_waiting_member(cluster: Cluster) -> None:
-    begin(cluster)
+    begin(cluster, record_lock_duration_ms="5000")
     produce(cluster.bootstrap, TOPIC, values(3))
     with members(cluster, 2) as (slow, other):
         assert slow.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
@@ -217,7 +217,7 @@ async def test_closed_connection_releases_its_records(cluster: Cluster) -> None:
 async def test_acknowledgment_of_a_replaced_session_has_no_effect(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is replaced while the request is being authorized."""
+    """The session is replaced while the request is being authorized, and its locks expire."""
     began, may_go_on = threading.Event(), threading.Event()
 
     async def check(*_: object) -> frozenset[UUID]:
@@ -228,7 +228,7 @@ async def test_acknowledgment_of_a_replaced_session_has_no_effect(
     monkeypatch.setattr(acknowledge, "find_unreadable_topics", check)
 
     def run() -> None:
-        begin(cluster)
+        begin(cluster, record_lock_duration_ms="8000")
         produce(cluster.bootstrap, TOPIC, values(3))
         with members(cluster) as (member,), ThreadPoolExecutor(1) as pool:
             assert member.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
@@ -291,6 +291,7 @@ def test_aborted_records_are_delivered_only_to_read_uncommitted_groups(
     begin(cluster, isolation_level="read_committed")
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "linger.ms": 0}
+        | PATIENT_TRANSACTION
     )
     producer.init_transactions(TIMEOUT_S)
     for ends in (producer.commit_transaction, producer.abort_transaction):

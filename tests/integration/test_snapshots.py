@@ -22,7 +22,13 @@ from penstock.deploy.errors import UsageError
 from penstock.lake.manifest.errors import OffsetsLost, UnknownPartition
 from penstock.protocol.client.errors import KafkaFailed
 from tests.integration.test_forks import read
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
+from tests.support.clients import (
+    PATIENT_TRANSACTION,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+)
 from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.streams_groups import reading, talk_to_coordinator
 from tests.support.threaded_cluster import ThreadedCluster
@@ -196,7 +202,9 @@ def test_transaction_open_at_a_snapshot_is_not_committed_in_it_and_aborted_in_it
 ) -> None:
     bootstrap = threaded.bootstrap
     create_topic(bootstrap, TOPIC, 1)
-    writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "w"})
+    writer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": "w"} | PATIENT_TRANSACTION
+    )
     writer.init_transactions(TIMEOUT_S)
     for value, is_committed in ((b"committed", True), (b"aborted", False)):
         writer.begin_transaction()

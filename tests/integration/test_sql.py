@@ -37,6 +37,7 @@ from penstock.objectstore.url import open_store
 from penstock.protocol.registry.model import RegistryUnavailable
 from penstock.protocol.registry.settings import registry_settings
 from penstock.protocol.registry.wire_format import frame
+from tests.support.clients import PATIENT_TRANSACTION
 from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -397,7 +398,10 @@ def test_columns_follow_the_newest_schema_of_a_registry(sql: Sql, tmp_path: Path
 
 def test_transactions_compacted_topics_and_binary_keys_are_queried(sql: Sql) -> None:
     sql.cluster.create("ledger", 1)
-    producer = Producer({"bootstrap.servers": sql.cluster.bootstrap, "transactional.id": "sql"})
+    producer = Producer(
+        {"bootstrap.servers": sql.cluster.bootstrap, "transactional.id": "sql"}
+        | PATIENT_TRANSACTION
+    )
     producer.init_transactions(PATIENCE_S)
     for number in range(4):
         producer.begin_transaction()

@@ -15,7 +15,14 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
+from tests.support.clients import (
+    PATIENT_TRANSACTION,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+)
 from tests.support.cluster import Cluster
 from tests.support.in_thread import in_thread
 from tests.support.waiting import wait_until
@@ -39,6 +46,7 @@ def transactional(bootstrap: str, transactional_id: str, **settings: Any) -> Pro
     named = {name.replace("_", "."): value for name, value in settings.items()}
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+        | PATIENT_TRANSACTION
         | named
     )
     producer.init_transactions(TIMEOUT_S)

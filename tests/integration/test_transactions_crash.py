@@ -25,7 +25,7 @@ TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
 """Each round crashes after a different step."""
 
-ROUNDS_TIMEOUT_S: Final = PATIENCE_S
+ROUND_TIMEOUT_S: Final = PATIENCE_S
 
 
 @pytest.fixture
@@ -57,8 +57,9 @@ class Rounds:
             self._bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed"
         )
         try:
-            deadline = time.monotonic() + ROUNDS_TIMEOUT_S
+            deadlines: dict[int, float] = {}
             while (number := self._next()) < len(STEPS):
+                deadline = deadlines.setdefault(number, time.monotonic() + ROUND_TIMEOUT_S)
                 assert time.monotonic() < deadline, f"round {number} does not end"
                 if self._victim == "all" and number - 1 in self._crashed_rounds:
                     # If the group coordinator is missing in metadata for a moment, librdkafka drops

@@ -12,13 +12,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.topic_configs import UNDELETE
-from tests.support.clients import (
-    TIMEOUT_S,
-    confluent_consumer,
-    create_topic,
-    produce,
-    read_records,
-)
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.in_thread import in_thread
 from tests.support.waiting import until, wait_until
@@ -46,7 +40,7 @@ class Writer:
     """
 
     def __init__(self, bootstrap: str, partition: int) -> None:
-        settings = {"enable.idempotence": True, "message.timeout.ms": 5_000, "linger.ms": 1}
+        settings = {"enable.idempotence": True, "message.timeout.ms": 15_000, "linger.ms": 1}
         self._producer = Producer({"bootstrap.servers": bootstrap} | settings)
         self._partition = partition
         self.acknowledged: list[bytes] = []

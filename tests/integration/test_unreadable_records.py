@@ -44,6 +44,7 @@ from tests.support.bad_batches import (
     store,
 )
 from tests.support.cli import run_here
+from tests.support.clients import PATIENT_TRANSACTION
 from tests.support.reader_objects import sealed
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
@@ -294,6 +295,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
     topic = "aborted"
     cluster.create(topic, 1, published=False, configs=UNCHECKED)
     settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic}
+    settings |= PATIENT_TRANSACTION
     for ends in ("commit_transaction", "abort_transaction"):
         producer = Producer(settings)
         producer.init_transactions()

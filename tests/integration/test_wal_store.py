@@ -240,7 +240,7 @@ async def test_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Pat
         brokers=2,
         wal_store=ConfiguredWalStore(wals, "memory:"),
         stream_config=StreamConfig(wal_linger_ms=0, wal_fallback_after_ms=500),
-        controller_settings={"session_timeout_ms": 1_500},
+        controller_settings=SHORT_SESSION,
     ) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
         leader = await cluster.until_served(TOPIC)
@@ -248,17 +248,17 @@ async def test_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Pat
         assert cluster.controller is not None
         address = f"127.0.0.1:{cluster.controller.port}"
         with pytest.raises(RequestRefused, match="is not lost"):
-            await abandon_wal_store(address, None, accept=True, wait_s=30)
+            await abandon_wal_store(address, None, accept=True, wait_s=PATIENCE_S)
         wals.down = True
         await cluster.kill_broker(leader.node_id)
-        async with asyncio.timeout(30):
-            found = await abandon_wal_store(address, None, accept=False, wait_s=30)
+        async with asyncio.timeout(PATIENCE_S):
+            found = await abandon_wal_store(address, None, accept=False, wait_s=PATIENCE_S)
             while found.brokers:
                 await asyncio.sleep(0.2)
-                found = await abandon_wal_store(address, None, accept=False, wait_s=30)
+                found = await abandon_wal_store(address, None, accept=False, wait_s=PATIENCE_S)
         assert (found.abandoned, found.dead_brokers) == (False, [leader.node_id])
         assert [(gap.topic, gap.start_offset) for gap in found.lost] == [(TOPIC, 0)]
-        done = await abandon_wal_store(address, None, accept=True, wait_s=30)
+        done = await abandon_wal_store(address, None, accept=True, wait_s=PATIENCE_S)
         assert (done.abandoned, done.done, done.lost) == (True, True, found.lost)
         await cluster.until_served(TOPIC)
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)

@@ -22,6 +22,7 @@ from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.directory import DirectoryStore
 from penstock.stream.format.keys import WAL_STORE_ROOT
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
+from tests.support.dev_cluster import PATIENT
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S, until
 
@@ -52,7 +53,7 @@ class Processes:
                 *("controller", *common, "--cluster-id", "c", "--node-id", "0"),
                 *("--listeners", f"127.0.0.1:{controller}"),
                 *("--controller-quorum-voters", f"0@127.0.0.1:{controller}"),
-                *("--metadata-log-dir", str(directory / "controller")),
+                *("--metadata-log-dir", str(directory / "controller"), "--set", PATIENT),
             )
         }
         for number, port in enumerate(brokers):
@@ -92,9 +93,9 @@ async def create(bootstrap: str) -> None:
     topic = NewTopic(TOPIC, num_partitions=len(PARTITIONS), replication_factor=2)
 
     async def is_created() -> bool:
-        future = admin.create_topics([topic], request_timeout=10, operation_timeout=10)[TOPIC]
+        future = admin.create_topics([topic], request_timeout=30, operation_timeout=30)[TOPIC]
         try:
-            await asyncio.to_thread(future.result, 12)
+            await asyncio.to_thread(future.result, 40)
         except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
             return "TOPIC_ALREADY_EXISTS" in str(error)
         return True
