@@ -17,6 +17,7 @@ from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.browser import browser, console_errors
 from tests.support.console import ConsoleProcess, Response, Visitor, produce
+from tests.support.dev_cluster import DevCluster
 from tests.support.npm import package
 from tests.support.waiting import PATIENCE_S
 
@@ -34,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     store = tmp_path_factory.mktemp("store")
     arguments = (
         *("--brokers", "2", "--store", f"file:{store}", "--log-level", "error"),
-        *("--topics", "orders:4,clicks:2"),
+        *("--topics", "orders:4,clicks:2", "--set", "transaction.max.timeout.ms=1d"),
     )
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         values: list[object] = [{"order": number, "note": HOSTILE} for number in range(RECORDS)]
         produce(cluster.bootstrap, "orders", values, key=HOSTILE)
         produce(cluster.bootstrap, "clicks", [bytes([0, 0, 0, 0, 7, 255, 1])], key="binary")
@@ -60,7 +61,7 @@ def commit(bootstrap: str, group: str) -> None:
 
 def _begin_transaction(bootstrap: str) -> None:
     """Leave a transaction open for longer than the tests take."""
-    settings = {"transactional.id": HOSTILE, "transaction.timeout.ms": 600_000}
+    settings = {"transactional.id": HOSTILE, "transaction.timeout.ms": 86_400_000}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
@@ -111,7 +112,7 @@ def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
     """
     store = f"file:{tmp_path_factory.mktemp('secure')}/store"
     arguments = ("--brokers", "1", "--secure", "--topics", "words:1,secrets:1", "--store", store)
-    with LocalCluster((*arguments, "--log-level", "error")) as cluster:
+    with DevCluster((*arguments, "--log-level", "error")) as cluster:
         admin = admin_of(cluster)
         with WireClient(cluster.bootstrap, admin) as client:
             for user, operation in (("alice", "read"), ("bob", "describe")):

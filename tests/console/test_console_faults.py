@@ -28,26 +28,32 @@ from tests.support.waiting import PATIENCE_S, wait_until
 GROUP = "readers"
 RECORDS = 40
 DELETED = 1_154
-WATCH = """
-window.seen = new Set();
-const value = (cell) => cell.childNodes[0].textContent.trim();
-const look = () => {
-  for (const row of document.querySelectorAll("[aria-label='Busiest topics'] tbody tr"))
-    seen.add([...row.cells].slice(0, 4).map(value).join(" "));
+DEFINITIONS = """
+window.current = () => {
+  const value = (cell) => cell.childNodes[0].textContent.trim();
+  const rows = [...document.querySelectorAll("[aria-label='Busiest topics'] tbody tr")];
   const tiles = [...document.querySelectorAll(".tile")];
   const tile = tiles.find((each) => each.innerText.startsWith("Records"));
-  seen.add(`rate ${tile.querySelector("dd").firstChild.textContent}`);
+  return [
+    ...rows.map((row) => [...row.cells].slice(0, 4).map(value).join(" ")),
+    `rate ${tile.querySelector("dd").firstChild.textContent}`,
+  ];
 };
-setInterval(look, 20);
 """
-"""Collects every state of the topic table and of the tile with the record rate."""
+"""Returns the rows of the topic table and the record rate in the tile."""
+WATCH = """
+window.seen = new Set();
+setInterval(() => current().forEach((text) => seen.add(text)), 20);
+"""
+"""Collects every state of them."""
 
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[LocalCluster]:
     """Two brokers and a store, which the tests stop one after another."""
     arguments = ("--brokers", "2", "--topics", "orders:4,deleted:2", "--log-level", "error")
-    with LocalCluster(arguments) as cluster:
+    session = ("--set", "broker.session.timeout.ms=10s")  # a stalled process keeps its session
+    with LocalCluster((*arguments, *session)) as cluster:
         produce(cluster.bootstrap, "orders", list(range(RECORDS)))
         produce(cluster.bootstrap, "deleted", list(range(DELETED)))
         commit(cluster.bootstrap, GROUP)
@@ -66,6 +72,8 @@ def open_overview(chrome: Chrome, console: ConsoleProcess) -> None:
     chrome.get(console.url)
     wait_for_text(chrome, "live")
     wait_until(lambda: f"orders 4 0 {RECORDS}" in " ".join(text_of(chrome).split()))
+    chrome.execute_script(DEFINITIONS)
+    wait_until(lambda: "rate 0" in chrome.execute_script("return current()"))
     chrome.execute_script(WATCH)
 
 

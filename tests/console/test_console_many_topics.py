@@ -11,10 +11,10 @@ from selenium.webdriver.common.by import By
 
 from penstock.deploy.console.paging import ROWS_MAX
 from penstock.deploy.local.contents import create_topics
-from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import WAIT_S, wait_for_text
 from tests.support.browser import DESK, resize
 from tests.support.console import ConsoleProcess, produce
+from tests.support.dev_cluster import DevCluster
 from tests.support.waiting import wait_until
 
 TOPICS, PARTITIONS = 1_000, 10
@@ -30,7 +30,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
     """A console of a cluster in which one topic has records."""
     store = tmp_path_factory.mktemp("store")
     arguments = ("--brokers", "1", "--store", f"file:{store}", "--log-level", "error")
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         for at in range(0, TOPICS, 50):
             create_topics(cluster.bootstrap, dict.fromkeys(NAMES[at : at + 50], PARTITIONS))
         produce(cluster.bootstrap, BUSY, list(range(BUSY_RECORDS)))

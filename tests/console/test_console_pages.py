@@ -250,10 +250,21 @@ def test_move_is_shown_in_progress(
         chrome.close()
         chrome.switch_to.window(watching)
     wait_for_text(chrome, "done")
-    steps = chrome.find_elements(By.CSS_SELECTOR, ".steps tbody tr")
-    assert [row.find_element(By.TAG_NAME, "td").text for row in steps] == list("12344566")
-    assert all(re.search(r"[\d.,]+ m?s\b", row.text) for row in steps), text_of(chrome)
+    # The brokers report their steps one after the other.
+    wait_until(lambda: [row[0] for row in steps_of(chrome)] == list("12344566"), WAIT_S)
+    wait_until(
+        lambda: all(re.search(r"[\d.,]+ m?s\b", " ".join(row)) for row in steps_of(chrome)), WAIT_S
+    )
     assert len(cluster.brokers()) == 2
+
+
+def steps_of(chrome: Chrome) -> list[list[str]]:
+    """Return the cells of the steps at one moment, because events replace them."""
+    found: list[list[str]] = chrome.execute_script(
+        "return [...document.querySelectorAll('.steps tbody tr')].map("
+        "(row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    return found
 
 
 def test_pages_can_be_used_with_the_keyboard(chrome: Chrome, console: ConsoleProcess) -> None:
