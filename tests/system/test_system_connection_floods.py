@@ -23,7 +23,11 @@ FLOOD = {"127.0.0.2": 5_000} | {f"127.0.1.{number}": 500 for number in range(1, 
 """Number of connections that each address opens to the client listener."""
 SILENT = 300
 """Number of connections to the health listener, which allows 64."""
-LOGIN_S = 2.0
+LOGIN_S = PATIENCE_S
+"""Unauthenticated connections stay open for longer, so a client that waited for their end would not
+log in.
+"""
+SETTINGS = ("authentication.timeout.ms=10min",)
 FILES = sum(FLOOD.values()) + SILENT + 1_000
 
 
@@ -44,7 +48,9 @@ def flooded(port: int, health: int) -> Iterator[None]:
         requested += SILENT * [(health, "127.0.0.2")]
         for target, host in requested:
             address = ("127.0.0.1", target)
-            opened.enter_context(socket.create_connection(address, 20, source_address=(host, 0)))
+            opened.enter_context(
+                socket.create_connection(address, PATIENCE_S, source_address=(host, 0))
+            )
         yield
 
 
@@ -68,7 +74,7 @@ class Probes:
     def _send_request(self) -> None:
         while not self._is_over.wait(0.05):
             try:
-                with socket.create_connection(("127.0.0.1", self._port), 5) as probe:
+                with socket.create_connection(("127.0.0.1", self._port), PATIENCE_S) as probe:
                     probe.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
                     self.responses.append(probe.recv(100).partition(b"\r\n")[0])
             except OSError as error:
@@ -84,7 +90,7 @@ def commit(config: dict[str, Any], number: int) -> None:
     producer.begin_transaction()
     for partition in (0, 1):
         producer.produce("t", str(number), partition=partition)
-    producer.commit_transaction(20)
+    producer.commit_transaction(PATIENCE_S)
 
 
 def committed(config: dict[str, Any]) -> set[tuple[int, bytes]]:
@@ -112,7 +118,9 @@ TRANSACTIONS = 4
 @pytest.mark.costly("opens 10,000 connections")
 @pytest.mark.usefixtures("many_files")
 def test_ten_thousand_idle_connections_do_not_lock_out_other_clients(tmp_path: Path) -> None:
-    with MeteredCluster(tmp_path, brokers=2, controllers=1, secure=True) as cluster:
+    with MeteredCluster(
+        tmp_path, brokers=2, controllers=1, secure=True, settings=SETTINGS
+    ) as cluster:
         config = cluster.admin.properties() | {"bootstrap.servers": cluster.bootstrap}
         first = config | {"bootstrap.servers": cluster.bootstrap.split(",")[0]}
         topic = NewTopic("t", 2, replica_assignment=[[0], [1]])

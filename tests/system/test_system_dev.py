@@ -25,7 +25,15 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.child_process import killed_at_end
-from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested, run_with
+from tests.support.dev_cluster import (
+    PENSTOCK,
+    DevCluster,
+    is_gone,
+    penstock,
+    pids_of,
+    requested,
+    run_with,
+)
 from tests.support.ports import free_port
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import PATIENCE_S, until, wait_until
@@ -35,12 +43,12 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error"]) as cluster:
+    with DevCluster(["--log-level", "error"]) as cluster:
         yield cluster
 
 
-def wait_until_gone(pids: list[int], timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while left := [pid for pid in pids if not is_gone(pid)]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
@@ -90,9 +98,8 @@ def test_topics_produce_and_consume_commands_work(cluster: LocalCluster) -> None
         "retention.ms=3600000",
     )
     assert (created.returncode, created.stdout) == (0, "created words\n")
-    assert {"name": "words", "partitions": 3, "with_leader": 3} in requested(
-        cluster, "topics", "list"
-    )
+    words = {"name": "words", "partitions": 3, "with_leader": 3}
+    wait_until(lambda: words in requested(cluster, "topics", "list"))
     sent = penstock(
         cluster,
         "produce",
@@ -139,7 +146,9 @@ def test_topics_produce_and_consume_commands_work(cluster: LocalCluster) -> None
     emptied = requested(cluster, "topics", "describe", "words")["partitions"]
     assert [part["earliest"] for part in emptied] == [part["latest"] for part in emptied]
     assert penstock(cluster, "topics", "delete", "--yes", "words").returncode == 0
-    assert "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
+    wait_until(
+        lambda: "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
+    )
 
 
 def test_consumer_group_resumes_from_its_committed_offsets(cluster: LocalCluster) -> None:
@@ -323,14 +332,14 @@ async def test_three_client_libraries_consume_each_others_records(cluster: Local
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(50):
         producer.produce("clients", str(number).encode())
-    assert await asyncio.to_thread(producer.flush, 20) == 0
+    assert await asyncio.to_thread(producer.flush, PATIENCE_S) == 0
 
     def read() -> list[bytes]:
         settings: dict[str, Any] = {
             "bootstrap_servers": cluster.bootstrap.split(","),
             "auto_offset_reset": "earliest",
         }
-        consumer = KafkaConsumer("clients", consumer_timeout_ms=20_000, **settings)
+        consumer = KafkaConsumer("clients", consumer_timeout_ms=PATIENCE_S * 1_000, **settings)
         values = [next(consumer).value for _ in range(50)]
         consumer.close()
         return values
@@ -371,7 +380,7 @@ def test_commands_wait_for_restarting_brokers(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize("store", ["moto", "memory"])
 def test_ctrl_c_removes_processes_and_files(store: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The first and the last line say where the data is."""
-    with LocalCluster(["--store", store, "--log-level", "error"]) as cluster:
+    with DevCluster(["--store", store, "--log-level", "error"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
         penstock(cluster, "topics", "create", "t")
         assert temporary_directories(pid)
@@ -409,7 +418,7 @@ def test_signal_during_the_start_removes_all_files(tmp_path: Path, is_repeated: 
 def test_signals_during_the_cleanup_do_not_prevent_it(store: str) -> None:
     """Sends more signals, as if an impatient user also closed the terminal."""
     arguments = ["--store", store, "--log-level", "error"]
-    with LocalCluster([*arguments, "--brokers", "1"]) as cluster:
+    with DevCluster([*arguments, "--brokers", "1"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
         assert temporary_directories(pid)
         signal_until_end(pid, lambda: is_gone(pid) or None)
@@ -430,7 +439,7 @@ def signal_until_end(pid: int, ended: Callable[[], object]) -> None:
 
 
 def test_all_processes_die_with_a_killed_supervisor() -> None:
-    with LocalCluster(["--log-level", "error"]) as cluster:
+    with DevCluster(["--log-level", "error"]) as cluster:
         pids, pid = pids_of(cluster), cluster.pid
         os.kill(pid, signal.SIGKILL)
         wait_until_gone(pids)
@@ -439,12 +448,12 @@ def test_all_processes_die_with_a_killed_supervisor() -> None:
 
 
 def test_no_restart_leaves_a_killed_broker_down() -> None:
-    with LocalCluster(["--no-restart", "--log-level", "error"]) as cluster:
+    with DevCluster(["--no-restart", "--log-level", "error"]) as cluster:
         victim = cluster.brokers()[0]
         cluster.kill([victim])
         state = cluster.wait_until(
             lambda state: state.of_role("broker")[0].phase == "stopped",
-            10,
+            PATIENCE_S,
             "the broker is reported to be down",
         )
         assert state.of_role("broker")[0].pid is None
@@ -452,17 +461,17 @@ def test_no_restart_leaves_a_killed_broker_down() -> None:
 
 
 def test_cluster_ends_when_its_store_dies() -> None:
-    with LocalCluster(["--log-level", "error"]) as cluster:
+    with DevCluster(["--log-level", "error"]) as cluster:
         pids = pids_of(cluster)
         cluster.kill(cluster.state().of_role("store"))
-        wait_until_gone(pids, 20)
+        wait_until_gone(pids)
 
 
 def test_records_in_a_directory_store_outlive_the_cluster(tmp_path: Path) -> None:
     arguments = ["--store", f"file:{tmp_path / 'data'}", "--brokers", "1", "--log-level", "error"]
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         penstock(cluster, "produce", "kept", given="one\ntwo\n")
-    with LocalCluster(arguments) as cluster:
+    with DevCluster(arguments) as cluster:
         assert (
             penstock(cluster, "consume", "kept", "--from-beginning", "--max-messages", "2").stdout
             == "one\ntwo\n"
@@ -480,7 +489,7 @@ async def test_every_object_is_encrypted_as_the_store_url_specifies(
     url += f"&sse=aws:kms&sse_kms_key_id={kms_key}&sse_bucket_key=true"
     settings = ("upload.block.max.age.ms=200", "manifest.interval.ms=100")
     given = [part for text in settings for part in ("--set", text)]
-    with LocalCluster(["--store", url, "--log-level", "error", *given]) as other:
+    with DevCluster(["--store", url, "--log-level", "error", *given]) as other:
         await asyncio.to_thread(penstock, other, "produce", "kept", given="one\ntwo\n")
         kinds = {"data", "manifest", "meta", "wal"}
         store = open_store(url)
@@ -514,7 +523,7 @@ def test_demo_runs_with_fewer_records() -> None:
         (*PENSTOCK, "demo", "--records", "20000"),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -578,7 +587,7 @@ def test_files_of_a_secure_cluster_are_unreadable_for_other_users(tmp_path: Path
     for name in ("objects", "controller"):
         (directory / name).mkdir(parents=True, mode=0o755)
     arguments = ["--secure", "--store", f"file:{directory}", "--brokers", "1", "--no-console"]
-    with LocalCluster(arguments):
+    with DevCluster(arguments):
         found = [path for path in directory.rglob("*") if path.is_file()]
         assert {"objects", "controller"} <= {path.relative_to(directory).parts[0] for path in found}
         for path in directory.iterdir():
@@ -589,7 +598,7 @@ def test_files_of_a_secure_cluster_are_unreadable_for_other_users(tmp_path: Path
 
 
 def test_store_of_a_secure_cluster_serves_only_signed_requests() -> None:
-    with LocalCluster(["--secure", "--brokers", "1", "--no-console"]) as cluster:
+    with DevCluster(["--secure", "--brokers", "1", "--no-console"]) as cluster:
         state = cluster.state()
         config = parse_store_url(state.store_url)
         assert isinstance(config, S3Config)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.dev_cluster import PENSTOCK, penstock, requested
+from tests.support.dev_cluster import PENSTOCK, DevCluster, penstock, requested
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "--log-level",
         "error",
     ]
-    with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as first:
+    with DevCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as first:
         topics = {
             topic["name"]: topic["partitions"] for topic in requested(first, "topics", "list")
         }
@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             "they are there when the ready line is"
         )
         wait_until(lambda: written(first) == {"orders": 2, "clicks": 0, "new": 1})
-    with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as second:
+    with DevCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as second:
         yield second
 
 

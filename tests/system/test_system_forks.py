@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
 )
 
 from penstock import scan
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.manifest.errors import UnknownPartition
 from penstock.lake.manifest.view import ClusterView
@@ -26,6 +25,7 @@ from penstock.objectstore.url import open_store
 from penstock.protocol.apis import CREATE_TOPICS
 from penstock.protocol.gen import create_topics
 from tests.support.waiting import PATIENCE_S, until, wait_until
+from tests.support.wire import wire_client
 
 pytestmark = pytest.mark.system
 
@@ -77,7 +77,7 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
     ]
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
     kind = create_topics.CreateTopicsResponse
-    with WireClient(f"127.0.0.1:{port}") as client:
+    with wire_client(f"127.0.0.1:{port}") as client:
         response = client.send_request(CREATE_TOPICS, request, kind, timeout_s=PATIENCE_S)
     return {topic.name: (topic.error_code, topic.error_message) for topic in response.topics}
 
@@ -126,7 +126,7 @@ async def test_snapshot_delayed_by_a_hanging_leader_contains_every_acknowledged_
             for number in (0, 1)
         ]
         for future in admin.create_topics(topics).values():
-            await asyncio.to_thread(future.result, 30)
+            await asyncio.to_thread(future.result, PATIENCE_S)
         # Write more than log compaction rewrites at once, so that no rewrite spans the fork point.
         await asyncio.to_thread(write, cluster.bootstrap, k=b"old", **OTHERS)
 

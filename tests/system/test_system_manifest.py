@@ -10,6 +10,7 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import ConfluentLoad, check
 from tests.support.clients import create_topic
+from tests.support.dev_cluster import DevCluster
 from tests.support.store_reader import Follower
 
 pytestmark = pytest.mark.system
@@ -20,7 +21,7 @@ PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000, "linger.ms"
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error", "--no-console"]) as cluster:
+    with DevCluster(["--log-level", "error", "--no-console"]) as cluster:
         create_topic(cluster.bootstrap, "t", len(PARTITIONS))
         yield cluster
 

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.system
 
 PARTS: list[Part] = [("t", index) for index in range(6)]
 END_TIMEOUT_S = PATIENCE_S
+PATIENT_STOP = ("--set", "shutdown.timeout.ms=60s")
+"""Otherwise a broker leaves after 5 s, although it still leads partitions."""
 PAUSE_S = 0.06
 """Time between two records of a producer in a partition."""
 
@@ -113,7 +115,7 @@ def create_topic(cluster: LocalCluster) -> None:
 async def test_rolling_restart_of_all_brokers_fails_no_request_and_loses_no_record(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with on_files(tmp_path, "--brokers", "3", "--controllers", "3") as cluster:
+    with on_files(tmp_path, "--brokers", "3", "--controllers", "3", *PATIENT_STOP) as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
             for node_id in range(3):
@@ -133,7 +135,7 @@ async def test_rolling_restart_of_all_brokers_fails_no_request_and_loses_no_reco
 async def test_broker_is_drained_permanently(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with on_files(tmp_path, "--brokers", "3", "--no-restart") as cluster:
+    with on_files(tmp_path, "--brokers", "3", "--no-restart", *PATIENT_STOP) as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
             await load.more()
@@ -143,7 +145,7 @@ async def test_broker_is_drained_permanently(
             gone = await asyncio.to_thread(
                 cluster.wait_until,
                 lambda state: state.of_role("broker")[1].pid is None,
-                30.0,
+                PATIENCE_S,
                 "the broker has left",
             )
             assert gone.of_role("broker")[1].phase == "stopped"

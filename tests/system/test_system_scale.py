@@ -16,15 +16,15 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.deploy.admin.reassign.admin import current_assignment, elect_preferred, ongoing
 from penstock.deploy.admin.reassign.plan import Key
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.clients import create_topic, produce
 from tests.support.dev_cluster import on_files, penstock
 from tests.support.waiting import wait_until
+from tests.support.wire import wire_client
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
+pytestmark = pytest.mark.system
 
 PARTITIONS = 10_000
 PATIENCE_S = 300.0
@@ -61,7 +61,7 @@ def create(cluster: LocalCluster) -> None:
 
 
 def assignment(cluster: LocalCluster) -> dict[int, tuple[int, ...]]:
-    with WireClient(cluster.bootstrap) as client:
+    with wire_client(cluster.bootstrap) as client:
         return {
             key.partition: replicas
             for key, replicas in current_assignment(client, ["t"])[0].items()
@@ -82,7 +82,7 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     executed = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(file))
     assert executed.returncode == 0, executed.stderr
-    with WireClient(cluster.bootstrap) as client:
+    with wire_client(cluster.bootstrap) as client:
         wait_until(lambda: not ongoing(client), PATIENCE_S)
     verified = penstock(cluster, "reassign", "verify", "--reassignment-json-file", str(file))
     assert verified.returncode == 0, verified.stdout[-2_000:]
@@ -96,7 +96,7 @@ def elect_all(cluster: LocalCluster) -> Counter[int]:
     keys = [Key("t", index) for index in range(PARTITIONS)]
 
     def are_elected() -> bool:
-        with WireClient(cluster.bootstrap) as client:
+        with wire_client(cluster.bootstrap) as client:
             _, problems = elect_preferred(client, keys)
         return {code for code, _ in problems.values()} == {ErrorCode.ELECTION_NOT_NEEDED}
 

@@ -14,8 +14,8 @@ from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import clients
 from penstock.deploy.demo.delays import Delay, delays_in, difference
 from penstock.deploy.demo.flights import Flight, read_flights
-from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.manifest.errors import UnknownPartition
+from tests.support.dev_cluster import DevCluster
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,16 +61,18 @@ def is_named(store_url: str) -> bool:
 
 
 def test_example_runs_without_brokers(tmp_path: Path) -> None:
-    with LocalCluster(("--brokers", "1", "--no-restart", "--log-level", "error")) as cluster:
+    with DevCluster(("--brokers", "1", "--no-restart", "--log-level", "error")) as cluster:
         state = cluster.state()
         Kafka(state.bootstrap).create_topic("flights", 2, -1, {})
         sent = clients.produce(state.bootstrap, "flights", read_flights(RECORDS), lambda _: None)
         cluster.kill(cluster.brokers())
         cluster.wait_until(
-            lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the end of the broker"
+            lambda state: state.of_role("broker")[0].phase == "stopped",
+            PATIENCE_S,
+            "the end of the broker",
         )
         cluster.wait_until(
-            lambda state: is_named(state.store_url), 10, "a manifest that names the topic"
+            lambda state: is_named(state.store_url), PATIENCE_S, "a manifest that names the topic"
         )
         assert scan(state.store_url, "flights", columns=["key"]).to_table().num_rows == sent.count
         environment = ENVIRONMENT | {"STORE": state.store_url}

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from penstock.base.ids import NodeId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
-from penstock.deploy.local.handle import LocalCluster
+from tests.support.dev_cluster import DevCluster
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.system
@@ -119,7 +119,7 @@ def test_produce_requests_and_moves_are_traced_through_every_step(tmp_path: Path
     settings = "--set", "traces.sample.per.million=1000000", "--store", f"file:{tmp_path}"
     with (
         Collector().running() as collector,
-        LocalCluster(
+        DevCluster(
             [
                 "--brokers",
                 "2",
@@ -133,8 +133,8 @@ def test_produce_requests_and_moves_are_traced_through_every_step(tmp_path: Path
     ):
         assert produce(cluster.bootstrap, "traced", 3) == 3
         spans = collector.wait(
-            lambda spans: (
-                names_of(spans).count("produce") >= 3 and names_of(spans).count("wal put") >= 3
+            lambda spans: all(
+                names_of(spans).count(name) >= 3 for name in ("produce", "wal put", *REQUEST_PARTS)
             )
         )
         check_requests(spans, 3)
@@ -236,7 +236,7 @@ def test_unreachable_collector_does_not_affect_clients(
         "--set",
         "traces.otlp.endpoint=http://127.0.0.1:1",
     )
-    with LocalCluster(
+    with DevCluster(
         ["--brokers", "1", "--topics", "traced:1", "--store", "memory", *settings]
     ) as cluster:
         assert produce(cluster.bootstrap, "traced", 100) == 100

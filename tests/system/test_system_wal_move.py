@@ -48,8 +48,10 @@ async def interrupt_a_move(cluster: LocalCluster) -> None:
     arguments = (*PENSTOCK, "wal", "move", "--to", "store")
     command = await asyncio.create_subprocess_exec(*arguments, env=environment)
     try:
+        is_over = False
         while (await move(cluster, "--status"))["state"] == "used":
-            assert command.returncode is None, "the command has ended"
+            assert not is_over, "the command has ended"
+            is_over = command.returncode is not None
     finally:
         command.kill()
         await command.wait()

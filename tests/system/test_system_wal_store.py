@@ -18,7 +18,7 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.console import ConsoleProcess, Response, Visitor
-from tests.support.dev_cluster import penstock, requested
+from tests.support.dev_cluster import DevCluster, penstock, requested
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -28,7 +28,9 @@ VALUES = [b"%d" % number for number in range(20)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--wal-store", "moto", "--no-console", "--log-level", "error"]) as running:
+    """Start a cluster whose brokers upload nothing on their own."""
+    flags = ("--wal-store", "moto", "--no-console", "--set", "upload.block.max.age.ms=1h")
+    with DevCluster([*flags, "--log-level", "error"]) as running:
         create_topic(running.bootstrap, "t", 4)
         produce(running.bootstrap, "t", VALUES)
         yield running
@@ -72,10 +74,14 @@ def examined(cluster: LocalCluster | None, *arguments: str) -> dict[str, Any]:
 
 
 def test_doctor_and_repair_use_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
-    checks = examined(cluster)
-    assert checks["WALs"]["level"] == "ok", checks["WALs"]
+    checks: dict[str, Any] = {}
+
+    def are_ok() -> bool:
+        checks.update(examined(cluster))
+        return checks["WALs"]["level"] == checks["objects"]["level"] == "ok"
+
+    wait_until(are_ok)  # brokers may still recover the WALs of killed ones
     assert f"in WAL store {cluster.state().wal_store_url}" in checks["WALs"]["summary"]
-    assert checks["objects"]["level"] == "ok", checks["objects"]
     assert requested(cluster, "wal", "repair")["wals"] == []
 
 
@@ -111,11 +117,17 @@ def test_readers_of_the_tail_require_the_wal_store(cluster: LocalCluster) -> Non
 
 def test_sql_compact_and_doctor_find_the_wal_store(cluster: LocalCluster) -> None:
     assert requested(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
-    done = penstock(cluster, "compact", "t")
-    assert done.returncode == 0, done.stderr
+    wait_until(lambda: is_compacted(cluster, "t"))
     assert requested(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
     records = examined(cluster, "--records", "5")["records"]
     assert records["level"] == "ok", records
+
+
+def is_compacted(cluster: LocalCluster, topic: str) -> bool:
+    """Run the command; return whether it has done all, not in conflict with the brokers."""
+    done = penstock(cluster, "compact", topic)
+    assert not done.returncode or "still conflicted at the end" in done.stderr, done.stderr
+    return not done.returncode
 
 
 def test_console_reads_the_wal_store(cluster: LocalCluster) -> None:
@@ -165,7 +177,7 @@ def test_commands_refuse_another_wal_store(cluster: LocalCluster) -> None:
 def test_wal_store_may_be_a_directory(tmp_path: Path) -> None:
     url = f"file:{tmp_path}/wals"
     flags = ["--store", f"file:{tmp_path}/data", "--wal-store", url, "--no-console"]
-    with LocalCluster([*flags, "--log-level", "error"]) as running:
+    with DevCluster([*flags, "--log-level", "error"]) as running:
         create_topic(running.bootstrap, "t")
         produce(running.bootstrap, "t", VALUES)
         killed = running.brokers()

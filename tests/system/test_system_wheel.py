@@ -41,12 +41,12 @@ assert {module.__file__.startswith(sys.prefix) for module in ours} == {True}
 from confluent_kafka import Producer
 from penstock.testing.client import KafkaClient
 client = KafkaClient(sys.argv[1])
-client.create_topic("orders", 2, {}, 10)
+client.create_topic("orders", 2, {}, 180)
 producer = Producer({"bootstrap.servers": sys.argv[1]})
 for number in range(100):
     producer.produce("orders", str(number), partition=number % 2)
-assert producer.flush(10) == 0
-print(sorted(int(record.text) for record in client.consume("orders", 100, 10)) == list(range(100)))
+assert producer.flush(180) == 0
+print(sorted(int(record.text) for record in client.consume("orders", 100, 180)) == list(range(100)))
 """
 
 TESTS = """
