@@ -24,6 +24,7 @@ from confluent_kafka import (
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
 from tests.support.history import Part
+from tests.support.waiting import PATIENCE_S
 
 OUTSTANDING_COUNT_MAX: Final = 2_000
 DELIVERY_TIMEOUT_MS: Final = 300_000
@@ -283,7 +284,7 @@ def read_all(
         sum(reader.positions.values())
     ):
         time.sleep(0.1)
-    reader.end(Patience(10))
+    reader.end(Patience(PATIENCE_S))
     for part, (start, end) in ends.items():
         if reader.positions[part] < end:
             record.violate(f"{part}: read to {reader.positions[part]} of {end}, and no further")

@@ -14,7 +14,7 @@ from tests.chaos.processes import Processes
 from tests.chaos.record import Record
 from tests.chaos.schedule import CONTROLLERS, LEADER, Fault, Kind
 
-LEAVE_TIMEOUT_S: Final = 20.0
+LEAVE_TIMEOUT_S: Final = 60.0
 """Time limit for a process to exit after SIGTERM, also while controllers are down."""
 
 

@@ -27,9 +27,10 @@ from tests.chaos.schedule import Fault, Wave, waves
 from tests.chaos.transactions import begin_transform_group
 from tests.chaos.verdict import check_end, check_operations, trouble_in_logs
 from tests.chaos.workload import OUTPUT, OUTPUT_PARTITIONS, PARTITIONS, TOPIC, Workload
+from tests.support.waiting import PATIENCE_S
 
-RECOVERY_DEADLINE_S: Final = 120.0
-READ_DEADLINE_S: Final = 60.0
+RECOVERY_DEADLINE_S: Final = float(PATIENCE_S)
+READ_DEADLINE_S: Final = float(PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class _Chaos:
         admin = AdminClient({"bootstrap.servers": self._processes.bootstrap, "log_level": 0})
         requested = [NewTopic(TOPIC, PARTITIONS, 3), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 3)]
         for created in admin.create_topics(requested).values():
-            created.result(30)
+            created.result(PATIENCE_S)
         parts = [(TOPIC, number) for number in range(PARTITIONS)]
         begin_transform_group(self._processes.bootstrap, parts)
 
@@ -154,7 +155,7 @@ class _Chaos:
         await asyncio.to_thread(work.end_writers, Patience(RECOVERY_DEADLINE_S))
         try:
             ends = await asyncio.to_thread(
-                end_offsets, bootstrap, [*work.parts, *work.outputs], 30.0
+                end_offsets, bootstrap, [*work.parts, *work.outputs], PATIENCE_S
             )
         except KafkaException as error:
             record.violate(f"the request for end offsets failed: {error}")

@@ -31,10 +31,8 @@ from tests.chaos.processes import READ_GRACE_MS, Processes
 from tests.chaos.record import LEASE_S, Record
 from tests.support.anomalies import ANOMALIES, find_anomalies
 from tests.support.history import Part, missing_objects, orphaned_objects
+from tests.support.waiting import PATIENCE_S
 
-ORPHAN_DEADLINE_S: Final = 60.0
-MOVES_DEADLINE_S: Final = 45.0
-LEADERS_DEADLINE_S: Final = 30.0
 _SHOWN_EACH_MAX: Final = 3
 _DELETE_MS: Final = 30_000
 """The time allowed for the janitor to delete an object after its grace period."""
@@ -43,14 +41,14 @@ _TROUBLE: Final = re.compile(r'Traceback|"exception":|"level": ?"critical"|was n
 
 
 async def check_end(processes: Processes, record: Record, parts: list[Part]) -> None:
-    await until(lambda: _moves(processes), MOVES_DEADLINE_S, record)
-    await until(lambda: _leaders(processes, parts), LEADERS_DEADLINE_S, record)
+    await until(lambda: _moves(processes), PATIENCE_S, record)
+    await until(lambda: _leaders(processes, parts), PATIENCE_S, record)
     store = open_store(processes.store_url)
     client = ControllerClient(processes.controllers)
     follower = MetadataFollower(client)
     try:
-        await follower.start(30)
-        await until(lambda: _bucket(follower, store, record), ORPHAN_DEADLINE_S, record)
+        await follower.start(PATIENCE_S)
+        await until(lambda: _bucket(follower, store, record), PATIENCE_S, record)
     except TimeoutError as error:
         record.violate(f"no controller returns the metadata: {error}")
     finally:
@@ -107,7 +105,7 @@ async def _leaders(processes: Processes, parts: list[Part]) -> str:
 def _leaders_by(address: str, parts: list[Part]) -> dict[Part, int]:
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     try:
-        topics = admin.list_topics(timeout=5).topics
+        topics = admin.list_topics(timeout=30).topics
     except KafkaException:
         return {}
     return {

@@ -29,6 +29,7 @@ from tests.chaos.transactions import (
 )
 from tests.support.anomalies import Outcome
 from tests.support.history import Part
+from tests.support.waiting import PATIENCE_S
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
@@ -39,7 +40,7 @@ _PAUSE_S: Final = 0.06
 """Time between two records of a producer to a partition. Two producers and six partitions make 200
 records per second.
 """
-_END_S: Final = 30.0
+_END_S: Final = float(PATIENCE_S)
 _LINKS: Final = (
     ("broker", "broker"),
     ("broker", "controller"),

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 from tests.image.builder import WORK, ImageFailed, run
 
 NAME: Final = "penstock-image-test"
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 180.0
 _WRITABLE: Final = ("/tmp", "/var/lib/penstock")
 _POLL_INTERVAL_S: Final = 0.1
-_STOP_TIMEOUT_S: Final = 20.0
+_STOP_TIMEOUT_S: Final = 180.0
 
 
 class Container:

@@ -13,12 +13,7 @@ from confluent_kafka import Producer
 
 from penstock.base.acls import Operation, PatternType, ResourceType
 from penstock.protocol import apis
-from penstock.protocol.gen import (
-    consumer_group_heartbeat,
-    fetch,
-    find_coordinator,
-    metadata,
-)
+from penstock.protocol.gen import consumer_group_heartbeat, fetch, find_coordinator, metadata
 from tests.support import acl_matrix
 from tests.support.acl_rights import (
     Creation,
@@ -59,7 +54,6 @@ async def test_recorded_responses_match_kafka(authorizing: str) -> None:
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))
 
 
-@pytest.mark.timeout(900)
 async def test_recorded_rights_matrix_matches_kafka(java: JavaHome) -> None:
     """tests/integration/test_api_rights.py compares it with a Penstock cluster."""
     assert java.class_path

@@ -22,6 +22,7 @@ from tests.support.clients import POLL_S, TIMEOUT_S, checked, confluent_consumer
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome, wait_while_running
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 TOPIC = "lines"
@@ -30,7 +31,7 @@ LINES = [f"line {number}" for number in range(600)]
 """ASCII only: the file source counts characters, and skips as many bytes after a restart."""
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 FILE = "org.apache.kafka.connect.file.FileStream"
-ASKED_S = 10
+ASKED_S = float(PATIENCE_S)
 RETRIED = {404, 409, 500, 503}
 """Status codes of a worker that is starting or rebalancing."""
 
@@ -60,7 +61,7 @@ class Worker:
             "value.converter": STRINGS,
             "exactly.once.source.support": "enabled",
             "offset.flush.interval.ms": "200",
-            "session.timeout.ms": "3000",
+            "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "500",
             # Tasks of a dead worker are reassigned immediately; the default is after five minutes.
             "scheduled.rebalance.max.delay.ms": "0",

@@ -24,8 +24,6 @@ from tests.support.missing import built
 from tests.support.npm import NODE
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.timeout(900)]
-
 ROOT: Final = Path(__file__).parents[2]
 CLIENTS: Final = Path(__file__).parent / "clients"
 BUILD_S: Final = 900

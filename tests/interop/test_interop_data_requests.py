@@ -61,7 +61,7 @@ def _produce(
     batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, b"value")])
     part = produce.PartitionProduceData(index, memoryview(bytes(batch)) if records else None)
     topic = produce.TopicProduceData(topic_id, partition_data=[part])
-    request = produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
+    request = produce.ProduceRequest(acks=acks, timeout_ms=180_000, topic_data=[topic])
     try:
         (response,) = send_request(address, apis.PRODUCE, request)["responses"]
     except KafkaFailed:
@@ -115,7 +115,7 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
         )
     ]
     data = produce.TopicProduceData(_topic_id(address, topic), partition_data=parts)
-    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+    request = produce.ProduceRequest(acks=-1, timeout_ms=180_000, topic_data=[data])
     (response,) = send_request(address, apis.PRODUCE, request)["responses"]
     codes = [found["error_code"] for found in response["partition_responses"]]
     partition = list_offsets.ListOffsetsPartition(0, timestamp=LATEST)

@@ -125,7 +125,7 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
     for offset in INT64:
         part = delete_records.DeleteRecordsPartition(0, offset)
         requested = delete_records.DeleteRecordsTopic(topic, [part])
-        request = delete_records.DeleteRecordsRequest([requested], 5_000)
+        request = delete_records.DeleteRecordsRequest([requested], 180_000)
         yield f"delete to {offset}", talk.send_request(apis.DELETE_RECORDS, request)
 
 

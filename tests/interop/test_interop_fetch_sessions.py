@@ -9,12 +9,12 @@ from uuid import UUID
 from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.gen import fetch as wire
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until
+from tests.support.wire import wire_client
 
 TOPIC = "sessions"
 PARTITIONS = 3
@@ -29,7 +29,7 @@ class Consumer:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._client = WireClient(bootstrap)
+        self._client = wire_client(bootstrap)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         create_topic(bootstrap, TOPIC, PARTITIONS)

@@ -302,7 +302,7 @@ def _console(address: str, java: JavaHome) -> list[str]:
         done = java.tool(
             CONSOLE,
             *("--bootstrap-server", address, "--topic", talk.topic, "--group", talk.group),
-            *("--max-messages", "30", "--timeout-ms", "30000"),
+            *("--max-messages", "30", "--timeout-ms", "180000"),
             *("--formatter-property", "print.delivery=true"),
             *("--formatter-property", "print.offset=true"),
         )

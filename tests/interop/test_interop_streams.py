@@ -40,10 +40,10 @@ HASTY = {
     "group_streams_min_heartbeat_interval_ms": 100,
     "group_streams_heartbeat_interval_ms": 300,
     "group_streams_min_session_timeout_ms": 500,
-    "group_streams_session_timeout_ms": 2_000,
+    "group_streams_session_timeout_ms": 6_000,
     "group_streams_initial_rebalance_delay_ms": 0,
 }
-"""Broker settings: killed members of streams groups lose their tasks after 2 s."""
+"""Broker settings: killed members of streams groups lose their tasks after 6 s."""
 
 
 @pytest.fixture(scope="session")

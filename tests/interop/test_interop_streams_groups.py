@@ -347,7 +347,7 @@ def timeouts(talk: StreamsTalk) -> Iterator[Step]:
 def delays(talk: StreamsTalk) -> Iterator[Step]:
     """The first assignment is delayed."""
     group = "st-delays"
-    begin(talk, group, initial_rebalance_delay_ms="2000")
+    begin(talk, group, initial_rebalance_delay_ms="10000")
     yield "join a", talk.join(group, "a", reading(PAGES))
     yield "join b", talk.join(group, "b", reading(PAGES))
     yield "described", talk.describe(group)

@@ -14,7 +14,7 @@ from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.prometheus import Prometheus
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.tidy.repository import ROOT
 
 pytestmark = pytest.mark.long
@@ -54,13 +54,13 @@ async def test_prometheus_has_the_documented_metrics_of_each_client(tmp_path: Pa
                 await asyncio.to_thread(lambda: (producer.poll(0), consumer.poll(0.1)))
                 return all(prometheus.query(name) for name in NAMED)
 
-            await until(have_come, 60.0)
+            await until(have_come)
             for name, client in NAMED.items():
                 assert {series["metric"]["client_id"] for series in prometheus.query(name)} == {
                     client
                 }, name
             await asyncio.to_thread(consumer.close)
-            await asyncio.to_thread(producer.flush, 10)
+            await asyncio.to_thread(producer.flush, PATIENCE_S)
             dropped = [
                 broker.client_metrics.sender.counts.dropped
                 for broker in cluster.brokers.values()

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.metered_cluster import MeteredCluster
 from tests.support.prometheus import Prometheus
 from tests.support.promql import CHART
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.long
 RATE_INTERVAL = "1m"
@@ -51,23 +51,23 @@ class Clients:
         self._create(f"{TOPIC}-{self.rounds}", 1)
         servers = {"bootstrap.servers": self.bootstrap}
         producer = Producer({**servers, "transactional.id": "bookkeeper"})
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for number in range(RECORDS):
             producer.produce(TOPIC, bytes(1_000), partition=number % PARTITIONS)
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         group = {"group.id": "readers", "auto.offset.reset": "earliest"}
         consumer = Consumer({**servers, **group, "enable.auto.commit": False})
         consumer.subscribe([TOPIC])
         seen = 0
         while seen < RECORDS * self.rounds:
-            messages = consumer.consume(RECORDS, 30)
+            messages = consumer.consume(RECORDS, PATIENCE_S)
             assert messages, f"{seen} of {RECORDS * self.rounds}"
             seen += len(messages)
         consumer.close()
 
     def _create(self, topic: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from penstock.deploy.demo import clients
 from penstock.deploy.demo.flights import RECORDS, read_flights
 from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.dev_cluster import PENSTOCK, penstock
+from tests.support.dev_cluster import PENSTOCK, DevCluster, penstock
 from tests.support.spark_session import spark_session
 from tests.support.store_servers import (
     CLOUDS,
@@ -31,6 +31,7 @@ from tests.support.store_servers import (
     StoreServer,
     store_server,
 )
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -50,9 +51,13 @@ class Survivor:
 
 @pytest.fixture(scope="module", autouse=True)
 def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Use a temporary folder for the metadata that `penstock dev` keeps for a store with a URL."""
+    """Use a temporary folder for the metadata that `penstock dev` keeps for a store with a URL, and
+    time limits for busy machines.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        for limit in ("FLUSH_S", "SILENCE_S"):
+            patch.setattr(clients, limit, PATIENCE_S)
         yield
 
 
@@ -73,7 +78,7 @@ def survivor(stores: list[StoreServer]) -> Iterator[Survivor]:
     """Produce half of the flights, kill a broker, and produce the other half."""
     store, *wal_store = (server.new_url() for server in stores)
     more = ("--wal-store", *wal_store) if wal_store else ()
-    with LocalCluster(("--store", store, *more, "--log-level", "error")) as cluster:
+    with DevCluster(("--store", store, *more, "--log-level", "error")) as cluster:
         # The flights have timestamps of 2013, by which retention would delete them.
         Kafka(cluster.bootstrap).create_topic("flights", 4, -1, {"retention.ms": "-1"})
         flights = list(read_flights(FLIGHTS))

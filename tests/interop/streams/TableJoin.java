@@ -27,9 +27,9 @@ public final class TableJoin {
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 200);
         // An order waits until the table has been read as far as the order's time.
         properties.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-        properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 2_000);
+        properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6_000);
         properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 300);
-        properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 3_000);
+        properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10_000);
 
         StreamsBuilder builder = new StreamsBuilder();
         Consumed<String, String> strings = Consumed.with(Serdes.String(), Serdes.String());

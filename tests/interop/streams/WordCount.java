@@ -36,11 +36,11 @@ public final class WordCount {
         properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         properties.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
         if (args[4].equals("classic")) {
-            properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 2_000);
+            properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6_000);
             properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 300);
         }
         // The transaction of a killed application ends by this timeout.
-        properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 3_000);
+        properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10_000);
 
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream("lines", Consumed.with(Serdes.String(), Serdes.String()))
