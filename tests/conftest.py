@@ -94,7 +94,7 @@ def _link_spark(home: Path) -> None:
     installed = find_spec("pyspark")
     assert installed is not None, "tests need what `make venv` installs"
     assert installed.origin is not None
-    root = Path(installed.origin).parent
+    root = Path(installed.origin).resolve().parent
     library = home / "python" / "lib"
     library.mkdir(parents=True)
     for path in (*root.glob("*"), *root.glob("python/lib/py4j-*.zip")):
