@@ -29,8 +29,8 @@ STEADY_ELECTION_MS = 60_000
 class Quorum:
     """A quorum with short timeouts: an election takes 0.3 to 0.6 s. `leader` makes the timeouts
     long, because the controllers of a busy machine stall for seconds, and stopping or cutting off
-    the leader makes them short again. Sessions are long, because a busy machine may need several
-    elections. tls: the settings of each controller.
+    the leader or a majority makes them short again. Sessions are long, because a busy machine may
+    need several elections. tls: the settings of each controller.
     """
 
     def __init__(
@@ -134,9 +134,13 @@ class Quorum:
             msgspec.structs.force_setattr(server._config, "election_timeout_ms", election_ms)
 
     def _let_elect(self, stopping: int) -> None:
-        """Make the timeouts short if this controller leads."""
+        """Make the timeouts short if this controller leads or the others are no majority."""
         quorum = self.servers[stopping].quorum
-        if quorum is not None and quorum.core.is_leader:
+        if quorum is None:
+            return
+        voters = quorum.core.log.members.voters
+        left = set(voters) & set(self.servers) - {stopping}
+        if quorum.core.is_leader or 2 * len(left) <= len(voters):
             self.set_election_ms(ELECTION_MS)
 
     def cut_off(self, number: int) -> None:
