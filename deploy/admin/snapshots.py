@@ -125,7 +125,7 @@ def planned(
     """Return the topics that a restore would create, in order. Raises UsageError like `restore`."""
     if new_name and len(topics) != 1:
         raise UsageError(
-            f"--as {new_name!r} names one topic, the snapshot has {len(topics)}: choose one of them"
+            f"--as {new_name!r} is one name, but the snapshot has {len(topics)} topics: choose one"
             " with --topics"
         )
     names = [new_name or topic.name for topic in topics]

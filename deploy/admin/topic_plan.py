@@ -66,7 +66,7 @@ def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
             wanted = msgspec.json.decode(text, type=WantedTopics)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f'{source}: {error}; expected is {{"topics": [{{"name": "orders", "partitions": 3,'
+            f'{source}: {error}; expected {{"topics": [{{"name": "orders", "partitions": 3,'
             ' "configs": {"retention.ms": 3600000}}]}'
         ) from None
     seen: set[str] = set()

@@ -173,7 +173,7 @@ class _PlanOnly:
 
 
 async def _run_no_tasks(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
-    raise AssertionError(f"a plan runs no tasks, not even {len(tasks)}")
+    raise AssertionError(f"a plan cannot run tasks, but got {len(tasks)}")
 
 
 def _item(exchange: Exchange) -> RewriteItem:

@@ -21,5 +21,5 @@ def confirmed(question: str) -> bool:
     terminal, because scripts must confirm with --yes.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Confirm with --yes: there is no terminal to ask on")
+        raise UsageError(f"{question} Confirm with --yes: there is no terminal for a prompt")
     return typer.confirm(printable(question), err=True)

@@ -78,7 +78,7 @@ Console = Annotated[
 ConsolePort = Annotated[
     int | None,
     typer.Option(
-        help="Port of the web console; default: 9080, or any free one if that is taken.",
+        help="Port of the web console; default: 9080, or any free port if it is taken.",
         show_default=False,
     ),
 ]

@@ -166,7 +166,7 @@ def finish(
         bool,
         typer.Option(
             "--force",
-            help="End the mirror even if the source still receives records; they are not copied.",
+            help="End the mirror even if the source still receives records, which are not copied.",
         ),
     ] = False,
     dry_run: DryRun = False,

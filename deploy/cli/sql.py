@@ -124,7 +124,7 @@ class TopicOptions(RegistryOptions):
             has_ids = any(number is not None for number, _ in given)
             if registry is not None and is_framed and not has_ids:
                 if len(given) > 1:
-                    raise UsageError(f"--schema for {topic}: give one schema for the columns")
+                    raise UsageError(f"--schema for {topic}: specify one schema for the columns")
                 found[topic] = ValueFormat.registered(
                     registry,
                     subjects.get(topic, f"{topic}-value"),
@@ -154,7 +154,9 @@ class TopicOptions(RegistryOptions):
                     f"--schema {item!r}: the file must end with one of {', '.join(_FORMATS)}"
                 )
             if names.setdefault(topic, name) != name:
-                raise UsageError(f"--schema {item!r}: the schemas of a topic must have one format")
+                raise UsageError(
+                    f"--schema {item!r}: the schemas of a topic must have the same format"
+                )
             schemas.setdefault(topic, []).append(read_schema(file))
         return names, schemas
 
@@ -276,7 +278,7 @@ class _NoPandas:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "pandas":
-            raise ModuleNotFoundError("penstock sql does without pandas", name=name)
+            raise ModuleNotFoundError("penstock sql does not use pandas", name=name)
 
 
 def _hide_pandas() -> None:

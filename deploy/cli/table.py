@@ -253,7 +253,7 @@ class RowOptions(RegistryOptions):
         is_framed = self.framed or bool(self.subject) or bool(name and not schemas)
         if registry is not None and is_framed and not any(number for number, _ in schemas):
             if len(schemas) > 1 or (schemas and not name):
-                raise UsageError("--schema: give one schema for the columns, and its --format")
+                raise UsageError("--schema: specify one schema for the columns, and its --format")
             return ValueFormat.registered(
                 registry,
                 self.subject or f"{topic}-value",

@@ -64,7 +64,7 @@ class RunnerProcess:
 
     name: Annotated[
         str,
-        typer.Option(help="Name of this runner; give each one its own if several run."),
+        typer.Option(help="Name of this runner, unique if several run."),
     ] = "default"
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Number of topics that are exported at once.")
@@ -114,7 +114,9 @@ def run(
     For example: penstock table run --warehouse s3://lake/tables --catalog-uri http://catalog:8181
     """
     if not _NAME.fullmatch(process.name):
-        raise UsageError(f"--name {process.name!r}: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+        raise UsageError(
+            f"--name {process.name!r}: use 1 to 64 characters from A-Z, a-z, 0-9, '_', '-'"
+        )
     with one_line_errors("table"), engine.start() as started:
         from penstock.deploy.clients.target import find_wal_store
         from penstock.deploy.table_runner.health import RunnerHealth

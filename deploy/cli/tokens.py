@@ -34,7 +34,7 @@ def create(
     renewer: Annotated[
         list[str] | None,
         typer.Option(
-            help="Additional user who may renew and expire it. Repeatable.",
+            help="Additional user who may renew and expire the token. Repeatable.",
             show_default=False,
         ),
     ] = None,

@@ -408,7 +408,7 @@ def undelete(
     *,
     new_name: Annotated[
         str | None,
-        typer.Option("--as", metavar="NEW", help="Restore it under this name.", show_default=False),
+        typer.Option("--as", metavar="NEW", help="New name of the topic.", show_default=False),
     ] = None,
     records: Annotated[
         bool,

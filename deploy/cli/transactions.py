@@ -31,7 +31,7 @@ def list_transactions(
         str | None,
         typer.Option(
             "--transactional-id-pattern",
-            help="Only ids that match this regular expression (RE2) as a whole.",
+            help="Only ids that completely match this regular expression (RE2).",
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
@@ -161,7 +161,7 @@ def abort(
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Abort it even if its coordinator will end it."),
+        typer.Option("--force", help="Abort the transaction even if its coordinator will end it."),
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,

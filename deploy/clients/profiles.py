@@ -81,7 +81,9 @@ def named(found: Profiles, name: str, path: Path) -> Profile:
 def check_name(name: str) -> None:
     """Raises UsageError."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"profile {name!r} is not allowed: 1 to 64 of a-z, A-Z, 0-9, '_', '-'")
+        raise UsageError(
+            f"profile {name!r} is not allowed: 1 to 64 characters from a-z, A-Z, 0-9, '_', '-'"
+        )
 
 
 def default_path(environment: Mapping[str, str]) -> Path:

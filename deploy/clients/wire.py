@@ -67,5 +67,5 @@ def check_cluster(target: Target, connection: Connection) -> None:
         raise KafkaFailed(
             f"the broker that responds at {target.bootstrap} belongs to cluster {found}, not to"
             f" {target.origin}, which is cluster {target.cluster_id}: another process has one of"
-            " its ports; restart `penstock dev`, or name the other cluster with --bootstrap"
+            " its ports; restart `penstock dev`, or specify the other cluster with --bootstrap"
         )

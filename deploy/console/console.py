@@ -360,7 +360,7 @@ async def _body_of(request: Request) -> bytearray:
                 if len(body) > BODY_BYTES_MAX:
                     raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
     except TimeoutError:
-        raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
+        raise UsageError(f"the form took more than {FORM_S_MAX:.0f} s") from None
     except ClientDisconnect:  # Not re-raised, because each would be logged with a traceback.
         raise UsageError("the connection was closed before the form was complete") from None
     return body

@@ -84,7 +84,7 @@ def run_dev(
         for other in state_file.running(state_file.default_path(os.environ)):
             if error.port in _ports_of(other):
                 raise ExpectedError(
-                    f"port {error.port} is taken by the `penstock dev` that runs already (pid"
+                    f"port {error.port} is taken by the `penstock dev` that is already running (pid"
                     f" {other.pid}): press Ctrl-C in its terminal, or choose another port with"
                     f" {error.flag} (0: any free port)"
                 ) from None

@@ -41,7 +41,7 @@ def parse_topics(text: str) -> dict[str, int]:
                 " orders:3,clicks:12"
             )
         if name in topics:
-            raise UsageError(f"--topics names {name!r} twice")
+            raise UsageError(f"--topics contains {name!r} twice")
         topics[name] = int(count or 1)
     return topics
 
@@ -118,7 +118,7 @@ def _headers(value: object, where: str) -> tuple[tuple[str, bytes | None], ...]:
             for name, data in msgspec.convert(value, dict[str, str | None]).items()
         )
     except msgspec.ValidationError:
-        raise UsageError(f"{where}: headers must be an object with strings as values") from None
+        raise UsageError(f"{where}: headers must be an object with string values") from None
 
 
 def _whole(value: object, name: str, low: int, high: int, where: str) -> int:

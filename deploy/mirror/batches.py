@@ -101,8 +101,8 @@ def _whole_batches(records: Buffer | None) -> Iterator[tuple[BatchHeader, memory
         length, magic = _LENGTH.unpack_from(view, at)
         if magic != MAGIC:
             raise OldFormat(
-                f"the source has batches of message format {magic}, which ended with Kafka 4:"
-                " rewrite the topic with a newer client"
+                f"the source has batches of message format {magic}, which Kafka 4 no longer"
+                " supports: rewrite the topic with a newer client"
             )
         if length + BATCH_OVERHEAD > len(view) - at:
             return

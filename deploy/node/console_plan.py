@@ -62,7 +62,7 @@ def plan_console(config: "Effective") -> ConsolePlan:
     reason = "" if has_login else _needs_login(config, listener)
     if reason:
         raise UsageError(
-            f"console.access={console.access}: {reason}: name with console.command.config a file"
+            f"console.access={console.access}: {reason}: set console.command.config to a file"
             " with security.protocol=SASL_SSL (or SASL_PLAINTEXT) and a user for the console"
         )
     arguments = ["--base-path", BASE, "--behind-node"]

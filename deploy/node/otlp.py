@@ -78,7 +78,7 @@ class ReceiverFiles(NamedTuple):
         """Read the files. Raises UsageError with the variable, the file and a remedy."""
         if self.key.value and not self.certificate.value:
             raise UsageError(
-                f"{self.key.name} is set, but {self.certificate.name} is not: set both, or none"
+                f"{self.key.name} is set, but {self.certificate.name} is not: set both or neither"
             )
         for variable in self:
             _check_readable(variable)

@@ -136,7 +136,7 @@ def check_sas_token(
         raise UsageError(
             f"the SAS token for {azure.redacted()} expires at {expiry:%Y-%m-%dT%H:%MZ}, which is"
             " later than wal.fence.retention.ms from now: use a token that expires earlier, a"
-            " longer wal.fence.retention.ms, or better a managed or workload identity"
+            " longer wal.fence.retention.ms, or preferably a managed or workload identity"
         )
 
 

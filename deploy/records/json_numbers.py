@@ -36,4 +36,4 @@ def _number(text: str) -> Any:  # noqa: ANN401 - a number
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -48,7 +48,7 @@ def check_tail(tail: str, wal_store_url: str) -> str:
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
     if tail == UPLOADED and wal_store_url:
-        raise ValueError("tail='uploaded' reads no WAL store: leave out wal_store")
+        raise ValueError("tail='uploaded' reads no WAL store: omit wal_store")
     return tail
 
 

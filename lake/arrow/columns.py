@@ -58,7 +58,8 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Sc
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):
         raise ValueError(
-            f"columns {list(columns)}: choose at least one, none twice, of {', '.join(NAMES)}"
+            f"columns {list(columns)}: choose at least one, without duplicates, of"
+            f" {', '.join(NAMES)}"
         )
     fields = (FIELDS[NAMES.index(name)] for name in columns)
     return pa.schema(

@@ -40,7 +40,7 @@ async def load_root(store: ObjectStore, cluster_id: str, version: int) -> Manife
         stored = memoryview(await _get(store, key, ref.position, ref.stored_bytes))
     root = codec.decode_root(codec.unpack_section(stored, ref, key), footer, key)
     if root.cluster_id != cluster_id:
-        raise ObjectCorrupt(key, ref.position, f"is of cluster {root.cluster_id!r}")
+        raise ObjectCorrupt(key, ref.position, f"belongs to cluster {root.cluster_id!r}")
     return root
 
 

@@ -94,8 +94,8 @@ def _is_delete(op: str | None) -> bool:
         raise ValueError("Debezium truncated the source table (op t): remove the rows with SQL")
     if not op:
         raise ValueError(
-            "the value is no Debezium change event: it has no op, as schema changes and transaction"
-            " metadata"
+            "the value is not a Debezium change event: it has no op, like schema changes and"
+            " transaction metadata"
         )
     raise ValueError(f"Debezium event with op {op[:20]!r} has no row")
 

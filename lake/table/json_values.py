@@ -271,7 +271,7 @@ class _Types:
         found = _SCALARS.get((name, detail)) or _SCALARS.get((name, ""))
         if found is None:
             raise InvalidSchema(
-                f"{path}: type {name!r} is none of"
+                f"{path}: type {name!r} is not one of"
                 f" {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array"
             )
         kind, column = found

@@ -209,8 +209,8 @@ class TableSync:
             self._discard(results)
             raise BatchExpired(
                 f"the batch for table {self._table.name} took more than a day, so table maintenance"
-                " may have removed its files: it is not committed; the process was suspended, or"
-                " lower --batch-mib"
+                " may have removed its files, and it is not committed: reduce --batch-mib, unless"
+                " the process was suspended"
             )
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)

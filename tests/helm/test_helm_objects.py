@@ -309,7 +309,7 @@ def test_an_older_kubernetes_version_of_a_platform_is_rejected() -> None:
             {**BUCKET, "externalListeners": {"PUBLIC": {"type": "LoadBalancer", "port": 9094}}},
             "host is missing",
         ),
-        ({**BUCKET, "nodeTls.brokerSecret": "broker"}, "belong together: set both, or none"),
+        ({**BUCKET, "nodeTls.brokerSecret": "broker"}, "belong together: set both or neither"),
         (
             {**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0},
             "needs a measure",

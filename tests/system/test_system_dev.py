@@ -80,7 +80,7 @@ def test_ready_line_and_state_file_contain_the_same_addresses(cluster: LocalClus
             pass
     taken = penstock(cluster, "dev", "--port", state.bootstrap.split(",")[0].split(":")[1])
     assert taken.returncode == 1
-    assert f"by the `penstock dev` that runs already (pid {state.pid})" in taken.stderr
+    assert f"by the `penstock dev` that is already running (pid {state.pid})" in taken.stderr
     assert json.loads(cluster.state_path.read_text())["processes"][2]["port"] == int(
         state.bootstrap.split(",")[0].split(":")[1]
     )
@@ -265,7 +265,7 @@ def test_port_in_use_is_reported(cluster: LocalCluster) -> None:
     port = cluster.brokers()[0].port
     done = penstock(cluster, "dev", "--port", str(port))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"port {port} is taken by the `penstock dev` that runs already" in done.stderr
+    assert f"port {port} is taken by the `penstock dev` that is already running" in done.stderr
     assert "--port" in done.stderr
 
 
@@ -307,7 +307,7 @@ def test_clusters_starting_at_once_on_one_port_never_both_report_ready(
             assert "Traceback" not in errors
             assert bool(line) or "is taken by" in errors
             if are_of_one_user and not line:
-                assert "is taken by the `penstock dev` that runs already" in errors
+                assert "is taken by the `penstock dev` that is already running" in errors
     assert not list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))
     assert not list(tmp_path.glob("*/penstock/dev*.json"))
 

@@ -52,5 +52,5 @@ class ConsoleConfig:
             )
         if bool(self.certificate) != bool(self.key):
             raise SettingInvalid(
-                "certificate", self.certificate, "both certificate and key, or none"
+                "certificate", self.certificate, "both certificate and key, or neither"
             )

@@ -221,7 +221,7 @@ def _wal_defaults(wal_store: Value, store: Value) -> WalDefaults:
         raise UsageError(
             f"{store.place}: store: {config.redacted()} is a directory bucket (S3 Express One"
             " Zone), which can only be the WAL store: it lists keys in no order, and has one zone"
-            " and no versions. Name a general purpose bucket as store, and this one as wal.store"
+            " and no versions. Specify a general purpose bucket as store, and this one as wal.store"
         )
     if not wal_store.value:
         return wal_defaults(config, None)

@@ -193,7 +193,7 @@ def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Gi
         if variable.startswith(variable_of(LISTENER_PREFIX)):
             raise UsageError(
                 f"environment: {variable} is not a setting of a single listener; these are "
-                f"{', '.join(listener_settings())}. Set others for all listeners"
+                f"{', '.join(listener_settings())}. Set other settings for all listeners"
             )
         if variable not in known:
             raise UnknownSetting(variable, "environment", list(known))

@@ -58,7 +58,7 @@
 {{- define "penstock.nodeTlsSecret" -}}
 {{- $tls := .root.Values.nodeTls -}}
 {{- if ne (empty $tls.controllerSecret) (empty $tls.brokerSecret) -}}
-{{- fail "nodeTls.controllerSecret and nodeTls.brokerSecret belong together: set both, or none" -}}
+{{- fail "nodeTls.controllerSecret and nodeTls.brokerSecret belong together: set both or neither" -}}
 {{- end -}}
 {{- if and $tls.controllerSecret $tls.certManager.enabled -}}
 {{- fail "nodeTls.controllerSecret and nodeTls.certManager.enabled exclude each other: set one of them" -}}

@@ -51,8 +51,8 @@ def check_rows(batch: RecordBatch, topic: str | None) -> None:
         )
     if times_ms is not None and pc.any(pc.equal(times_ms, 0)).as_py():
         raise InvalidRow(
-            "Invalid timestamp: 0. librdkafka would replace it by the current time, for which null"
-            " is also valid: set a later timestamp or null."
+            "Invalid timestamp: 0. librdkafka would replace it with the current time, for which"
+            " null is also valid: set a later timestamp or null."
         )
     headers = _column(batch, "headers")
     if headers is not None:

@@ -62,7 +62,7 @@ def test_errors_contain_missing_files(tmp_path: Path) -> None:
 
 def test_a_key_requires_its_certificate(tmp_path: Path) -> None:
     key = Authority(tmp_path).make("broker").key
-    assert refusal(CLIENT_KEY=key) == f"{KEY} is set, but {CERTIFICATE} is not: set both, or none"
+    assert refusal(CLIENT_KEY=key) == f"{KEY} is set, but {CERTIFICATE} is not: set both or neither"
 
 
 def test_errors_contain_files_that_tls_cannot_use(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_json_and_toml_files_are_equivalent() -> None:
     ("text", "said"),
     [
         (b"orders", "malformed"),
-        (b"[]", "expected is"),
+        (b"[]", "expected {"),
         (b'{"topics": [{"partitions": 3}]}', "name"),
         (b'{"topics": [{"name": "a", "partition": 3}]}', "partition"),
         (b'{"topics": [{"name": "a", "partitions": 0}]}', "partitions=0"),

@@ -49,7 +49,7 @@ def test_a_value_column_alone_and_numeric_timestamps_are_converted() -> None:
     ("timestamp", pa.array([1.0, -1.0]),
      "Invalid timestamp: -1000. Timestamp should always be non-negative or null."),
     ("timestamp", pa.array([1.0, 0.0]),
-     "Invalid timestamp: 0. librdkafka would replace it by the current time"),
+     "Invalid timestamp: 0. librdkafka would replace it with the current time"),
     ("timestamp", pa.array([None, MOMENT.fromtimestamp(0, UTC)], pa.timestamp("us", tz="UTC")),
      "Invalid timestamp: 0."),
     ("headers", pa.array([[], [(None, b"1")]], HEADERS), "Null header keys are not permitted"),

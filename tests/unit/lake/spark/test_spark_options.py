@@ -92,7 +92,7 @@ def test_reading_only_uploaded_data_can_be_set_by_an_option(streaming: bool) -> 
     assert parse({**base, "Tail": " uploaded "}, streaming=streaming).tail == "uploaded"
     for given, why in (
         ({"tail": "newest"}, "must be one of all, uploaded"),
-        ({"tail": "uploaded", "wal_store": "s3://wals"}, "leave out wal_store"),
+        ({"tail": "uploaded", "wal_store": "s3://wals"}, "omit wal_store"),
     ):
         with pytest.raises(InvalidOption, match=why):
             parse({**base, **given}, streaming=streaming)
