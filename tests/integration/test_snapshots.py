@@ -403,7 +403,7 @@ def test_snapshots_are_created_and_restored_from_the_command_line(
 
     with pytest.raises(UsageError, match="topic 'clicks' exists"):
         cli(threaded, "snapshots", "restore", SNAPSHOT)
-    with pytest.raises(UsageError, match="names one topic"):
+    with pytest.raises(UsageError, match="is one name"):
         cli(threaded, "snapshots", "restore", SNAPSHOT, "--as", "x")
     cli(
         threaded,

@@ -100,8 +100,8 @@ VALUES = [event("r", 1), event("c", 2), event("u", 2, None), event("d", 1)]
 NO_ROWS: list[tuple[Any, str]] = [
     (event("t", 0), "truncated the source table"),
     ({"op": "m", "message": {"prefix": "p"}}, "op 'm' has no row"),
-    ({"ddl": "CREATE TABLE x", "databaseName": "shop"}, "no Debezium change event"),
-    ({"status": "BEGIN", "id": "1", "event_count": 1}, "no Debezium change event"),
+    ({"ddl": "CREATE TABLE x", "databaseName": "shop"}, "not a Debezium change event"),
+    ({"status": "BEGIN", "id": "1", "event_count": 1}, "not a Debezium change event"),
     (event("c", 1) | {"after": None}, "has no after"),
     (event("c", 1) | {"after": {"id": "x"}}, "ValidationError"),
     ({"op": 1}, "ValidationError"),

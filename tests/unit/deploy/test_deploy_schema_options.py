@@ -40,7 +40,7 @@ def test_schemas_of_an_sql_statement(files: list[str]) -> None:
         "a": ValueFormat("avro", b"", "", framed=True, schemas=by_id),
         "b": ValueFormat("avro", b"one"),
     }
-    with pytest.raises(UsageError, match="one format"):
+    with pytest.raises(UsageError, match="the same format"):
         TopicOptions(schema=[f"a=7={one}", f"a=8={three}"], framed=["a"]).formats()
     with pytest.raises(UsageError, match="--framed for a requires --schema"):
         TopicOptions(framed=["a"]).formats()
