@@ -99,7 +99,7 @@ def register_schema(schema_registry: str) -> int:
         json.dumps({"schema": schema, "schemaType": "JSON"}).encode(),
         {"Content-Type": "application/vnd.schemaregistry.v1+json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=180) as response:  # noqa: S310
         return int(json.load(response)["id"])
 
 
@@ -149,8 +149,8 @@ class Replay:
         self._producer.poll(0)
 
     def _flush(self) -> None:
-        if left := self._producer.flush(120):
-            raise SystemExit(f"{left:,} records were not acknowledged within 2 minutes")
+        if left := self._producer.flush(600):
+            raise SystemExit(f"{left:,} records were not acknowledged within 10 minutes")
 
 
 def _raise(error: object, _message: object) -> None:

@@ -414,7 +414,7 @@ def test_offsets_are_counted_without_reading_records(
         producer.begin_transaction()
         producer.produce("marked", b"v", partition=0)
         producer.flush(PATIENCE_S)
-        (producer.commit_transaction if is_committed else producer.abort_transaction)(60)
+        (producer.commit_transaction if is_committed else producer.abort_transaction)(PATIENCE_S)
     marked = {"subscribe": "marked", "columns": "offset"}
     assert reader(spark, cluster, **marked).load().count() == 2
     committed = {**marked, "kafka.isolation.level": "read_committed"}

@@ -31,6 +31,7 @@ from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.dev_cluster import PENSTOCK, penstock
 from tests.support.history import orphaned_objects
 from tests.support.hurried_cluster import HurriedCluster
+from tests.support.streaming_queries import LIFE_S
 from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,8 +60,6 @@ rewrite.ControllerRewrites = Dying
 from penstock.deploy.cli.__main__ import main
 main()
 """
-
-pytestmark = pytest.mark.timeout(700)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +132,7 @@ def compacting(
 def output_of(process: "subprocess.Popen[str]", code: int = 0) -> str:
     with process:
         try:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=LIFE_S)
         finally:
             process.kill()
     assert process.returncode == code, f"{process.returncode}: {out[-1_000:]} {err[-3_000:]}"
@@ -216,7 +215,7 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(wait_until, lambda: layout(cluster, topic).ends == ends)
     before = await asyncio.to_thread(layout, cluster, topic)
     await asyncio.to_thread(
-        output_of, compacting(cluster, topic, "--ttl", "4", where=where), -signal.SIGKILL
+        output_of, compacting(cluster, topic, "--ttl", "30", where=where), -signal.SIGKILL
     )
     assert not await asyncio.to_thread(is_clean, cluster), (
         "the killed job must leave objects to delete"
@@ -243,7 +242,7 @@ async def test_two_concurrent_compactions_lose_no_record(cluster: HurriedCluster
         await asyncio.to_thread(many_objects, cluster, "twice")
         engines = (["--engine", "local"], ["--master", "local[2]"])
         processes = [
-            compacting(cluster, "twice", "--json", "--ttl", "60", *engine) for engine in engines
+            compacting(cluster, "twice", "--json", "--ttl", "120", *engine) for engine in engines
         ]
         reports = [json.loads(await asyncio.to_thread(output_of, process)) for process in processes]
     assert all(report["unresolved"] == 0 for report in reports)
@@ -292,7 +291,7 @@ def test_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: HurriedC
         producer.produce("state", newest[partition, key], key, partition=partition)
     assert producer.flush(TIMEOUT_S) == 0
     state = cluster.state()
-    limits = ByKeyLimits(object_bytes_max=1 << 20, key_map_bytes_max=1 << 20, ttl_ms=60_000)
+    limits = ByKeyLimits(object_bytes_max=1 << 20, key_map_bytes_max=1 << 20, ttl_ms=600_000)
     job = ByKeyJob(Target(state.store_url, "", "state"), state.controller, engine, limits)
     wait_until(
         lambda: [item.log.end for item in plan_by_key(job)] == [300, 300], timeout_s=PATIENCE_S

@@ -18,6 +18,7 @@ from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import penstock, requested
 from tests.support.hurried_cluster import HurriedCluster
 from tests.support.spark_session import limits
+from tests.support.streaming_queries import could_not_connect
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 PARTITIONS = [0, 1, 2]
@@ -84,17 +85,13 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
 async def running(
     spark: SparkSession, store_url: str, sink: Rows, directory: Path
 ) -> StreamingQuery:
-    """Run the query, and restart it if the Python process of its source could not connect.
-
-    Spark gives this process ten seconds to connect (PythonWorkerFactory; there is no option), which
-    can be too short on a busy machine. In production a supervisor restarts such a query.
-    """
+    """Run the query, and restart it if the Python process of its source could not connect."""
     while True:
         query = await asyncio.to_thread(start, spark, store_url, sink, directory)
         await until(lambda: bool(query.recentProgress) or not query.isActive, DEADLINE_S)  # noqa: B023 - awaited in this round
         if query.isActive:
             return query
-        assert "failed to connect back" in str(query.exception()), query.exception()
+        assert could_not_connect(query.exception()), query.exception()
 
 
 async def test_query_returns_exactly_the_acknowledged_records(

@@ -63,6 +63,7 @@ def test_each_row_arrives_once_if_an_executor_and_the_driver_die(
         directory=str(tmp_path),
         rows_per_batch=100,
         gate=True,
+        hold=3,
         master=EXECUTORS,
     )
     with running(job) as process:
@@ -78,13 +79,13 @@ def test_each_row_arrives_once_if_an_executor_and_the_driver_die(
         assert is_gone(executor)
         (tmp_path / "go").touch()
         wait_until(
-            lambda: process.poll() is not None or (job.checkpoint / "commits" / "2").exists(),
+            lambda: process.poll() is not None or (tmp_path / "holding").exists(),
             LIFE_S,
         )
         os.kill(int(java.read_text()), signal.SIGKILL)
     assert process.returncode not in {0, None}, "the JVM must be killed before the job has finished"
     done = {int(path.stem) for path in job.out.glob("*.batch")}
-    with running(msgspec.structs.replace(job, gate=False, master="local[2]")) as process:
+    with running(msgspec.structs.replace(job, gate=False, hold=None, master="local[2]")) as process:
         pass
     assert process.returncode == 0, (tmp_path / "log").read_text()[-3_000:]
     batches = {int(path.stem): rows_in(path) for path in job.out.glob("*.batch")}

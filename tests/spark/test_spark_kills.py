@@ -22,12 +22,11 @@ from penstock.lake.table.engines import LocalEngine
 from tests.support.dev_cluster import is_gone
 from tests.support.spark_session import HAS_LIMITS, needs_limits
 from tests.support.streaming_job import Job, start
+from tests.support.streaming_queries import LIFE_S, until_begun, until_ended
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-LIFE_S = 200.0
-"""The deadline of one driver, mostly for starting the JVM on a busy machine."""
 
 Row = tuple[int, int, str]
 
@@ -120,7 +119,7 @@ def test_each_row_arrives_once_if_drivers_and_workers_die(
     compact(cluster)
     fill(cluster, "deaths", range(2_000, 2_400))
     executors_die(job, spark)
-    assert start(spark, job).awaitTermination(LIFE_S)
+    until_ended(lambda: start(spark, job))
     check(job, spark, before)
 
 
@@ -150,9 +149,11 @@ def executors_die(job: Job, spark: SparkSession) -> None:
     """Kill the Python workers in the middle of a micro-batch. The driver is this session and
     survives.
     """
-    query = start(spark, msgspec.structs.replace(job, gate=True))
+    query = until_begun(
+        lambda: start(spark, msgspec.structs.replace(job, gate=True)),
+        lambda: bool(list(Path(job.directory).glob("waiting-*"))),
+    )
     try:
-        wait_until(lambda: bool(list(Path(job.directory).glob("waiting-*"))), LIFE_S)
         workers = workers_of(os.getpid())
         assert len(workers) >= 2, "one worker must read and one must wait"
         for pid in workers:

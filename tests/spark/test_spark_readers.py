@@ -28,6 +28,7 @@ from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import PATIENCE_S, wait_until
 
 Place = tuple[int, int]
+PATIENT = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 5 * PATIENCE_S}
 
 
 def source(cluster: ThreadedCluster, topic: str, **options: object) -> DefaultSource:
@@ -94,7 +95,7 @@ def test_spark_sees_the_inherited_push_filters_method(
 
 def test_query_waits_for_a_newly_created_topic(cluster: ThreadedCluster) -> None:
     cluster.create("fresh", 1, published=False)
-    reader = stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000})
+    reader = stream(cluster, "fresh", **PATIENT)
     assert plain(reader.initialOffset()) == {"fresh": {"0": 0}}
     with pytest.raises(
         OffsetsMismatch, match=r"topics do not exist: nothing; the cluster has .*fresh"
@@ -112,8 +113,7 @@ def test_restarted_query_rejects_topics_that_never_existed(cluster: ThreadedClus
     loose = stream(cluster, names, failOnDataLoss="false")
     assert plain(loose.latestOffset(start, ReadAllAvailable())) == {"known": {"0": 3}}
     cluster.create("knwon", 1, published=False)
-    patient = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
-    waiting = stream(cluster, names, **patient)
+    waiting = stream(cluster, names, **PATIENT)
     assert plain(waiting.latestOffset(start, ReadAllAvailable()))["known"] == {"0": 3}
 
 
@@ -263,7 +263,6 @@ def test_query_waits_for_a_manifest_as_new_as_its_checkpoint(
     cluster.create(topic, 2)
     fill(cluster, topic, 20, 2)
     ahead = {topic: {"0": 15, "1": 10}}
-    options = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
 
     def end_of(reader: StreamReader) -> OffsetsJson:
         assert list(reader.partitions(ahead, ahead)) == [], "nothing to read, so nothing is lost"
@@ -278,7 +277,7 @@ def test_query_waits_for_a_manifest_as_new_as_its_checkpoint(
     tasks = stream(cluster, topic).partitions(other, ahead)
     assert read(stream(cluster, topic), tasks) == [(1, offset) for offset in range(4, 10)]
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(end_of, stream(cluster, topic, **options))
+        late = pool.submit(end_of, stream(cluster, topic, **PATIENT))
         fill(cluster, topic, 10)
         assert late.result(PATIENCE_S) == {topic: {"0": 20, "1": 10}}
 
@@ -326,7 +325,6 @@ def test_available_now_run_extends_an_end_that_is_older_than_its_start(
 def test_batch_query_waits_for_the_offsets_in_its_options(cluster: ThreadedCluster) -> None:
     cluster.create("named", 1)
     fill(cluster, "named", 10)
-    patient = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
     limits = [{"endingOffsets": '{"named":{"0":15}}'}, {"startingOffsets": '{"named":{"0":15}}'}]
     with pytest.raises(DataLoss, match=r"offset \[10, 15\) for topic partition named-0"):
         batch(cluster, "named", **limits[0]).partitions()
@@ -334,7 +332,7 @@ def test_batch_query_waits_for_the_offsets_in_its_options(cluster: ThreadedClust
         batch(cluster, "named", **limits[1]).partitions()
     nothing = {"endingOffsets": '{"named":{"0":15}}', "startingOffsets": '{"named":{"0":15}}'}
     assert batch(cluster, "named", **nothing).partitions() == [], "as Kafka's source"
-    readers = [batch(cluster, "named", **limit, **patient) for limit in limits]
+    readers = [batch(cluster, "named", **limit, **PATIENT) for limit in limits]
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(reader.partitions) for reader in readers]
         fill(cluster, "named", 10)

@@ -19,6 +19,7 @@ from penstock.lake.table.errors import InvalidSchema
 from penstock.protocol.registry.wire_format import frame
 from penstock.spark import from_avro, from_json, from_protobuf
 from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
+from tests.support.streaming_queries import until_ended
 from tests.support.threaded_cluster import ThreadedCluster
 
 SECRET = "a-secret-of-the-registry"
@@ -87,8 +88,7 @@ def test_stream_decodes_each_value_with_the_schema_of_its_id(
     )
     writer = decoded.writeStream.format("parquet").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.start(str(tmp_path / "rows"))
-    assert query.awaitTermination(120)
+    until_ended(lambda: writer.start(str(tmp_path / "rows")))
     found = spark.read.parquet(str(tmp_path / "rows")).orderBy("offset").select("decoded.*")
     assert found.columns == ["qty", "price", "at", "_error"]
     good, second, tombstone, unknown, junk = (tuple(row) for row in found.collect())

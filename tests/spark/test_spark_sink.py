@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from tests.support.spark_session import limits
+from tests.support.streaming_queries import until_ended
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
@@ -124,7 +125,7 @@ def test_stream_continues_at_its_checkpoint(
             {"topic": "upper", "partition": number % 2, "value": b"V%d" % number}
             for number in range(begin, end)
         )
-        assert query.trigger(availableNow=True).start().awaitTermination(100)
+        until_ended(query.trigger(availableNow=True).start)
         rows = cluster.consume("lower", 2, end)
         assert [row[1] for row in rows] == [
             b"v%d" % number for partition in (0, 1) for number in range(partition, end, 2)

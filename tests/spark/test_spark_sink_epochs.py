@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from tests.support.spark_session import HAS_LIMITS, limits
+from tests.support.streaming_queries import until_ended
 from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
@@ -55,13 +56,8 @@ def test_every_row_is_committed_once_if_worker_and_driver_die(
     def run() -> None:
         read = spark.readStream.format("penstock").options(**source).load()
         rows = read.select(udf(lambda value: killed_once(value), "binary")("value").alias("value"))
-        query = (
-            rows.writeStream.format("penstock")
-            .options(**sink, checkpointLocation=str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(100)
+        writing = rows.writeStream.format("penstock").trigger(availableNow=True)
+        until_ended(writing.options(**sink, checkpointLocation=str(checkpoint)).start)
 
     def committed() -> list[int]:
         return sorted(int(row[1] or b"") for row in cluster.consume("after", 1, count))

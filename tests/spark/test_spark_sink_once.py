@@ -19,7 +19,7 @@ from penstock.lake.spark.sink.staging import Staging
 from penstock.lake.spark.sink.transaction import Transaction, WriteId
 from penstock.lake.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 VALUE = StructType([StructField("value", StringType())])
 DRIVER = """
@@ -89,7 +89,7 @@ def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_commi
     found: list[str] = []
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        while (message := consumer.poll(60)) is not None:
+        while (message := consumer.poll(PATIENCE_S)) is not None:
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return found

@@ -89,8 +89,8 @@ def test_refused_record_fails_the_task(
 def test_unreachable_brokers_fail_the_task_after_a_timeout(cluster: ThreadedCluster) -> None:
     nobody = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
-        "kafka.delivery.timeout.ms": "1000",
-        "kafka.message.timeout.ms": "1000",
+        "kafka.delivery.timeout.ms": "5000",
+        "kafka.message.timeout.ms": "5000",
     }
     with pytest.raises(
         WriteFailed, match=r"topic t: .*timed out.*(Connection refused|brokers are down)"

@@ -12,6 +12,7 @@ from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 from penstock.lake.spark.progress import SourceLag
 from penstock.spark import lag, lag_listener
 from tests.support.spark_session import needs_limits
+from tests.support.streaming_queries import until_begun, until_ended
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -40,9 +41,7 @@ def drain(frame: DataFrame, directory: Path) -> StreamingQuery:
         .option("path", str(directory / "out"))
         .option("checkpointLocation", str(directory / "check"))
     )
-    query = writing.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
-    return query
+    return until_ended(writing.trigger(availableNow=True).start)
 
 
 def written(spark: SparkSession, directory: Path) -> list[Place]:
@@ -144,9 +143,10 @@ def test_crash_before_the_first_commit_replays_the_same_rows(
         )
         return writing.trigger(processingTime="200 milliseconds").start()
 
-    query = start()
+    query = until_begun(
+        start, lambda: any(key.endswith("/crash/start") for key in cluster.keys("spark/"))
+    )
     try:
-        wait_until(lambda: any(key.endswith("/crash/start") for key in cluster.keys("spark/")))
         fill(cluster, "crash", 1, 30)
         wait_until(lambda: sum(len(rows[0]) for rows in seen.values()) == 30)
     finally:
@@ -158,11 +158,8 @@ def test_crash_before_the_first_commit_replays_the_same_rows(
         if path.name.lstrip(".").split(".")[0] != "0":
             path.unlink()
     fill(cluster, "crash", 1, 5)
-    query = start()
-    try:
-        wait_until(lambda: any(54 in rows[-1] for rows in seen.values()))
-    finally:
-        query.stop()
+    query = until_begun(start, lambda: any(54 in rows[-1] for rows in seen.values()))
+    query.stop()
     assert seen[0] == [first[0], first[0]], (
         "the first micro-batch must be the same as before the crash"
     )

@@ -18,6 +18,7 @@ from penstock.lake.spark.limit_types import ReadAllAvailable
 from penstock.lake.spark.source import StreamReader
 from penstock.lake.table.source import TopicSource
 from pyspark_penstock import DefaultSource
+from tests.support.clients import PATIENT_TRANSACTION
 from tests.support.threaded_cluster import Row, ThreadedCluster
 from tests.support.waiting import PATIENCE_S
 
@@ -42,6 +43,7 @@ class Writers:
                     "linger.ms": 0,
                     "transactional.id": f"writer-{number}",
                 }
+                | PATIENT_TRANSACTION
             )
             for number in range(3)
         ]

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-_WAIT_S = 200.0
+_WAIT_S = 900.0
 
 
 def places(batches: Iterator[Any]) -> Iterator[Any]:
@@ -48,6 +49,21 @@ def say(**found: Any) -> None:
     sys.stdout.flush()
 
 
+def until_ended(writing: Any) -> Any:
+    """Return the query after it has ended. On a busy machine, the Python process of its source may
+    need longer to connect than Spark waits; then start it again.
+    """
+    while True:
+        query = writing.start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+
+
 def main(master: str, archive: str, store: str, bootstrap: str) -> None:
     builder: Any = SparkSession.builder
     spark: Any = (
@@ -68,15 +84,14 @@ def main(master: str, archive: str, store: str, bootstrap: str) -> None:
 
     limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
     stream = spark.readStream.format("penstock").options(**source, **limits).load()
-    query = (
+    writing = (
         stream.select("value")
         .mapInArrow(gated(str(Path.cwd())), "value binary")
         .writeStream.format("penstock")
         .options(**sink, topic="out", checkpointLocation=str(Path.cwd() / "check"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    query = until_ended(writing)
     say(batches=[step["numInputRows"] for step in query.recentProgress if step["numInputRows"]])
 
     totals = frame.groupBy("partition").count().selectExpr("CAST(count AS STRING) AS value")

@@ -8,12 +8,26 @@ import json
 import sys
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 
 def say(**found: Any) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
+
+
+def until_ended(writing: Any) -> None:
+    """Wait for the query. On a busy machine, the Python process of its source may need longer to
+    connect than Spark waits; then start it again.
+    """
+    while True:
+        try:
+            writing.start().awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
 
 
 def main(address: str, store: str, bootstrap: str, topic: str, package: str = "") -> None:
@@ -41,7 +55,7 @@ def main(address: str, store: str, bootstrap: str, topic: str, package: str = ""
     if not package:
         stream = spark.readStream.format("penstock").options(**source, startingOffsets="earliest")
         writing = stream.load().writeStream.format("memory").queryName("seen")
-        writing.trigger(availableNow=True).start().awaitTermination()
+        until_ended(writing.trigger(availableNow=True))
         say(streamed=spark.table("seen").count())
     spark.stop()
 

@@ -19,16 +19,18 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.spark_session import limits
+from tests.support.streaming_queries import until_ended
 
-_WAIT_S = 200.0
+_WAIT_S = 900.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A query to run.
 
     die: ("before", 3): exit before the sink receives the rows of batch 3; ("after", 3): exit after
-    it has received them. gate: every task pauses in the middle of its rows until a file `go`
-    exists. master: `local-cluster[...]` runs executors in separate processes.
+    it has received them. hold: the batch that the sink does not write: it creates a file `holding`,
+    and the test kills the driver. gate: every task pauses in the middle of its rows until a file
+    `go` exists. master: `local-cluster[...]` runs executors in separate processes.
     """
 
     store_url: str
@@ -36,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     rows_per_batch: int
     die: tuple[str, int] | None = None
+    hold: int | None = None
     gate: bool = False
     master: str = "local[2]"
 
@@ -86,6 +89,9 @@ def start(spark: Any, job: Job) -> Any:
         )
         attempt = job.out / f"{batch_id}.{uuid4().hex}.attempt"
         attempt.write_text(json.dumps(rows))
+        if job.hold == batch_id:
+            Path(job.directory, "holding").touch()
+            time.sleep(_WAIT_S)
         if job.die == ("before", batch_id):
             os.kill(os.getpid(), signal.SIGKILL)
         linked = attempt.with_suffix(".link")
@@ -114,7 +120,7 @@ def main(job: Job) -> None:
         .getOrCreate()
     )
     Path(job.directory, f"jvm-{os.getpid()}").write_text(str(spark.sparkContext._gateway.proc.pid))
-    start(spark, job).awaitTermination()
+    until_ended(lambda: start(spark, job))
     spark.stop()
 
 

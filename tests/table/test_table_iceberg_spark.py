@@ -23,7 +23,7 @@ from tests.support.table_log import DAY_MS, Log
 from tests.support.table_runs import Run
 from tests.table.test_table_upgrade import create_older
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 MODES: dict[str, dict[str, Any]] = {
     "append": {},

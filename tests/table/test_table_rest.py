@@ -155,7 +155,7 @@ def test_commit_is_looked_up_if_the_catalog_does_not_respond(
         return Fate.FORWARDED
 
     gateway.decide = be_silent
-    properties = {TIMEOUT: "3"}
+    properties = {TIMEOUT: "6"}
     run = RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url, properties=properties)
     run.all()
     assert len(silent) == 2

@@ -32,7 +32,6 @@ def waiting(directory: Path, batch: str) -> set[int]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2 * PATIENCE_S)
 def test_rows_arrive_once_if_an_executor_and_the_driver_die(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path / "cluster", brokers=1) as cluster:
         cluster.create("large", PARTITIONS, configs=ENABLED)

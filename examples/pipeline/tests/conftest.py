@@ -17,8 +17,9 @@ from pipeline.config import Config
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    arguments = ("--brokers", "2", "--store", f"file:{directory}", "--log-level", "error")
-    with LocalCluster(arguments) as started:
+    store = ("--brokers", "2", "--store", f"file:{directory}")
+    patient = ("--set", "broker.session.timeout.ms=30s")  # for busy machines
+    with LocalCluster((*store, *patient, "--log-level", "error")) as started:
         yield started
 
 
