@@ -10,8 +10,8 @@ import json
 import math
 import re
 import sys
+from calendar import monthrange
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 COLUMNS_MAX: Final = 1_000
@@ -30,8 +30,9 @@ _BEYOND: Final = 1 << 64
 """Larger integers count as DOUBLE, because programs such as JavaScript write all digits of a
 floating-point number.
 """
-TIME: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?"
-ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
+_HOUR: Final = r"(?:[01]\d|2[0-3])"
+TIME: Final = rf"\d{{4}}-\d\d-\d\d[T ]{_HOUR}:[0-5]\d:[0-5]\d(?:\.\d{{1,6}})?"
+ZONE: Final = rf"(?:Z|[+-]{_HOUR}(?::?[0-5]\d)?)"
 """Text becomes a TIMESTAMP if it matches TIME, and a TIMESTAMPTZ if a zone follows."""
 _TIMESTAMP: Final = re.compile(f"{TIME}({ZONE})?", re.ASCII)
 
@@ -197,13 +198,14 @@ def is_exact(number: int) -> bool:
 
 def _type_of_text(text: str) -> JsonType:
     found = _TIMESTAMP.fullmatch(text)
-    if found is None:
-        return "VARCHAR"
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:  # such as MySQL's zero, 0000-00-00 00:00:00
+    if found is None or not _is_date(*map(int, text[:10].split("-"))):
         return "VARCHAR"
     return "TIMESTAMPTZ" if found[1] else "TIMESTAMP"
+
+
+def _is_date(year: int, month: int, day: int) -> bool:
+    """Return whether the date exists, unlike MySQL's zero, 0000-00-00."""
+    return year >= 1 and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]
 
 
 def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
