@@ -121,15 +121,9 @@ def _objects(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - an Arrow bat
 
 
 def _times(rows: Any) -> Any:  # noqa: ANN401 - an Arrow table or batch
-    """Return rows whose values Python can represent. Nanoseconds become text."""
-    from penstock.lake.arrow.pyarrow_untyped import pa
-    from penstock.lake.arrow.row_times import for_python
+    from penstock.lake.arrow.row_times import for_python, with_text_nanoseconds
 
-    rows = for_python(rows)
-    for at, field in enumerate(rows.schema):
-        if pa.types.is_temporal(field.type) and getattr(field.type, "unit", "") == "ns":
-            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.string()))
-    return rows
+    return with_text_nanoseconds(for_python(rows))
 
 
 def _is_number(value: object) -> bool:

@@ -65,6 +65,14 @@ def for_python(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
     return rows
 
 
+def with_text_nanoseconds(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
+    """Return the rows with columns of nanoseconds, which Python cannot represent, as text."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_temporal(field.type) and getattr(field.type, "unit", "") == "ns":
+            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.string()))
+    return rows
+
+
 def _holds_times(kind: Any) -> bool:  # noqa: ANN401 - pyarrow is untyped
     if pa.types.is_struct(kind):
         return any(_holds_times(field.type) for field in kind)
