@@ -1,8 +1,8 @@
 """Define the errors of object stores, independent of the backend.
 
 Invariant: backends raise only these errors, so callers can rely on the class and on `retriable`,
-which means that the same call may succeed later. Only after `Unavailable` and `DeadlineExceeded`
-may a failed write still have taken place. Must not import a backend.
+which means that the same call may succeed later. A failed write may have taken place only after
+`Unavailable` and `DeadlineExceeded`. Must not import a backend.
 """
 
 from collections.abc import Sequence

@@ -71,8 +71,9 @@ class ObjectStore(Protocol):
         ...
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """Return the last `length` > 0 bytes, for footers; no bytes for an empty object. Sends one
-        request, or two if the store has no suffix ranges (Azure).
+        """Return the last `length` bytes, such as a footer; no bytes if the object is empty.
+        `length` must be positive. Sends one request, or two if the store has no suffix ranges
+        (Azure).
         """
         ...
 

@@ -20,7 +20,7 @@ class ClosingOrder:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def add(self, close: Callable[[], None]) -> None:
-        """Call `close` in a later event loop iteration, after those added before."""
+        """Call `close` in a later event loop iteration, after the callables added before it."""
         self._waiting.append(close)
         if len(self._waiting) == 1:
             self._call_soon(self._close_some)

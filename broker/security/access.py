@@ -101,7 +101,7 @@ class ClientAccess:
 
 
 class ListenerAccess:
-    """Authentication at one listener."""
+    """Authentication on one listener."""
 
     def __init__(self, access: ClientAccess, name: str) -> None:
         self.config = access.config.of_listener(name)

@@ -81,7 +81,7 @@ class Sessions:
 
     def is_overtaken(self, node_id: NodeId, node_epoch: NodeEpoch, attempt: int) -> bool:
         """Return whether a later stream of the follower was opened. If so, the follower has
-        abandoned this stream, which must not take over the session.
+        abandoned this stream, and the session must stay with the later one.
         """
         session = self._current(node_id, node_epoch)
         return session is not None and attempt < session.attempt

@@ -97,7 +97,7 @@ class RunnerState:
 
 class ExportView(msgspec.Struct, frozen=True, kw_only=True):
     """The export of one topic for display. `runner` is empty if no runner has exported the topic;
-    times that do not exist are negative.
+    a time is negative if it is unknown.
     """
 
     topic: str

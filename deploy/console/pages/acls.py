@@ -1,4 +1,4 @@
-"""List, add and remove ACLs, with the rights of the user."""
+"""List, add and remove ACLs on behalf of the user, with that user's rights."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Errors of jobs that write, except for invalid options.
+"""Errors raised by jobs that write, except for invalid options.
 
 They must survive pickling, because executors raise them and drivers display them.
 """
