@@ -146,6 +146,10 @@ class Quorum:
     def cut_off(self, number: int) -> None:
         """Drop all messages between this voter and the others until `heal`."""
         self._let_elect(number)
+        self.drop_messages(number)
+
+    def drop_messages(self, number: int) -> None:
+        """Like `cut_off`, but a leader stays leader."""
         for other, server in self.servers.items():
             _transport(server).cut = set(self.servers) - {other} if other == number else {number}
 

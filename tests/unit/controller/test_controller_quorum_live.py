@@ -121,9 +121,14 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_reloaded_it(
         return await load_newest(self)
 
     monkeypatch.setattr(SnapshotStore, "load_newest", load_when_allowed)
+    quorum.drop_messages(old)
+    lost = asyncio.ensure_future(
+        runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
+    )
+    await until(lambda: runtime.has_uncommitted)
     quorum.cut_off(old)
     with pytest.raises((NotLeader, QuorumClosed)):
-        await runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
+        await lost
     await until(lambda: not server.is_leading)
     # An observer that lags behind the start of the log needs a snapshot of the image.
     assert server.quorum is not None
