@@ -13,7 +13,7 @@ from penstock.deploy.clients.forks import create_forks, delete_all
 from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError, near_hint
-from penstock.deploy.output import iso_time
+from penstock.deploy.output import counted, iso_time
 from penstock.protocol.client.errors import DoesNotExist, KafkaFailed, Refused
 from penstock.protocol.error_codes import explain
 from penstock.protocol.frozen_topics import FrozenTopicInfo
@@ -125,8 +125,8 @@ def planned(
     """Return the topics that a restore would create, in order. Raises UsageError like `restore`."""
     if new_name and len(topics) != 1:
         raise UsageError(
-            f"--as {new_name!r} is one name, but the snapshot has {len(topics)} topics: choose one"
-            " with --topics"
+            f"--as {new_name!r} is one name, but the snapshot has"
+            f" {counted(len(topics), 'topic')}: choose one with --topics"
         )
     names = [new_name or topic.name for topic in topics]
     present = sorted({*names} & {topic.name for topic in Kafka(bootstrap).topics()})
