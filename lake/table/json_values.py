@@ -123,7 +123,7 @@ class JsonDecoder:
         try:
             return self._decoder.decode(value)
         except msgspec.ValidationError as error:
-            if "Expected `int`, got `float`" not in str(error):
+            if "got `float`" not in str(error):
                 raise
         return self._with_point().decode(value)  # 1.0 is an integer, too
 

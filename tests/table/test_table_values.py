@@ -511,6 +511,26 @@ def test_json_values_that_do_not_match_the_schema_are_errors(
     assert rows == ([] if expected is None else [dict.fromkeys(JSON["properties"]) | expected])
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ({"type": ["integer", "null"]}, "1.0", 1),
+        ({"type": ["integer", "null"]}, "null", None),
+        ({"type": ["integer", "null"], "format": "int32"}, "-2.0", -2),
+        ({"type": "array", "items": {"type": ["integer", "null"]}}, "[1.0, null, 2]", [1, None, 2]),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"x": 1.0}', [("x", 1)]),
+    ],
+)
+def test_integers_with_a_decimal_point_may_be_nullable_or_nested(
+    kind: dict[str, Any], value: str, expected: object
+) -> None:
+    schema = {"type": "object", "properties": {"a": kind}}
+    rows, errors = decode(
+        ValueFormat("json", json.dumps(schema).encode()), b'{"a": %s}' % value.encode()
+    )
+    assert (rows, errors) == ([{"a": expected}], [])
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), st.just(b'{"id": 3}')), max_size=8))
 def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
