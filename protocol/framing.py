@@ -130,8 +130,8 @@ def encode_response_frame(
     encode: Callable[[Writer, Message, int], None],
     message: Message,
 ) -> Writer:
-    """Encode a complete response, including the size prefix. For ApiVersions of an unknown version,
-    pass version 0.
+    """Encode a complete response, including the size prefix. For an ApiVersions
+    request of an unknown version, pass version 0.
     """
     writer = Writer(8)
     if api.is_flexible(version) and api.key != API_VERSIONS.key:

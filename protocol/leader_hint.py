@@ -43,7 +43,7 @@ def is_known(leader: CurrentLeader | None) -> bool:
 
 
 def leader_field(tag: int, leader: CurrentLeader) -> bytes:
-    """Encode the tagged field: tag, size, leader id and epoch, no more tags."""
+    """Encode the tagged field: tag, size, leader id and epoch, and no nested tags."""
     return (
         bytes((tag, _LEADER.size + 1))
         + _LEADER.pack(leader.leader_id, leader.leader_epoch)

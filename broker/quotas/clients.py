@@ -105,7 +105,7 @@ class ClientQuotas:
         self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
         self._generation = 0
         self._clients: dict[tuple[str, str], Client] = {}
-        """In last-use order, accurate to `_FRESH_MS`."""
+        """Ordered by last use, accurate to `_FRESH_MS`."""
         self._rates: WeakValueDictionary[tuple[str, Scope], _Meter] = WeakValueDictionary()
 
     def __len__(self) -> int:

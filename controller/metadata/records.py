@@ -394,8 +394,8 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
 
 
 class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
-    """Copies the log of another stream below `end_offset` to a new stream: its start, and its
-    ranges with their references to objects.
+    """Copies the log of another stream up to `end_offset` to a new stream: the start offset, and
+    the ranges with their object references.
     """
 
     stream_id: StreamId

@@ -204,7 +204,7 @@ def _type_of_text(text: str) -> JsonType:
 
 
 def _is_date(year: int, month: int, day: int) -> bool:
-    """Return whether the date exists, unlike MySQL's zero, 0000-00-00."""
+    """Return whether the date exists. MySQL's zero date, 0000-00-00, does not."""
     return year >= 1 and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]
 
 

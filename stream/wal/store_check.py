@@ -61,7 +61,7 @@ class StoreCheck:
 
     @property
     def doubtful_s(self) -> float:
-        """How long the identity has been unreadable, in seconds; 0 if the store is trusted."""
+        """Seconds since the identity became unreadable; 0 if the store is trusted."""
         return 0.0 if self.is_trusted else self._clock() - self._doubted_at
 
     def use(self, identity: WalStoreIdentity | None) -> None:
