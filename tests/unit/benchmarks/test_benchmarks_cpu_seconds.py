@@ -117,3 +117,44 @@ def test_a_target_above_its_budget_is_reported(
     above, below = lanes.report().splitlines()[1:3]
     assert re.fullmatch(r"above +\d+ +\d+ +0  over budget", above)
     assert re.fullmatch(r"below +\d+ +\d+ +100", below)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "flaky"),
+    [
+        ({"a": 1, "b": 1}, 0, ["test_it.py::test[a]", "test_it.py::test[b]"]),
+        ({"a": 1, "b": 2}, 1, []),
+        ({"a": 1, "b": 1, "c": 1}, 1, []),
+    ],
+    ids=["pass again", "one fails again", "too many"],
+)
+def test_failed_tests_are_repeated_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: dict[str, int],
+    status: int,
+    flaky: list[str],
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(
+        f"""
+from pathlib import Path
+import pytest
+@pytest.mark.parametrize("name", "abcde")
+def test(name):
+    with Path(name).open("a") as runs:
+        runs.write(".")
+    assert len(Path(name).read_text()) > {failing}.get(name, 0)
+"""
+    )
+    monkeypatch.setattr(lanes, "MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(lanes, "REPEATED_MAX", 2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytest_program = str(Path(sys.executable).with_name("pytest"))
+    assert lanes.run("some", [pytest_program, "-q", "-p", "xdist.plugin", "-n", "2"]) == status
+    assert Path("e").read_text() == "."
+    listed = lanes.report().partition("flaky tests, which passed only when they were repeated:\n")[
+        2
+    ]
+    assert listed.splitlines() == flaky
