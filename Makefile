@@ -119,7 +119,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m tools.reference.python_api > docs/reference/python-api.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
-# Four targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.
+# Three targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.
 # The output of each comes when it ends; after a failure no other begins.
 LANES := helm-program versitygw test-fast test-spark test-pipeline test-system test-interop test-table helm console test-stores
 
@@ -127,7 +127,7 @@ LANES := helm-program versitygw test-fast test-spark test-pipeline test-system t
 test: venv ## everything that CI runs: about 25 minutes on 2 cores
 	@rm -rf .make/lanes
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-packages $(CHECKS)
-	@$(MAKE) --no-print-directory -j4 --output-sync=target $(LANES)
+	@$(MAKE) --no-print-directory -j3 --output-sync=target $(LANES)
 	@$(BIN)/python -m tools.lanes report
 
 .PHONY: test-packages
