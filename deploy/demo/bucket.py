@@ -59,7 +59,7 @@ def request_counts(state: ClusterState) -> dict[str, int]:
     store = parse_store_url(state.store_url)
     assert isinstance(store, S3Config)
     host = urlsplit(store.endpoint or "").netloc
-    with urllib.request.urlopen(f"http://{host}{COUNTS_PATH}", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{host}{COUNTS_PATH}", timeout=60) as response:
         return msgspec.json.decode(response.read(), type=dict[str, int])
 
 

@@ -18,9 +18,10 @@ from penstock.protocol.client.errors import KafkaFailed
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-FLUSH_S: Final = 60.0
-SILENCE_S: Final = 30.0
-"""Time without a record after which consuming is considered failed."""
+SILENCE_S: Final = 120.0
+"""Time without an acknowledgment or a record after which producing or consuming is considered
+failed.
+"""
 
 _STEP: Final = 1_000
 _PRODUCER: Final[dict[str, str | int | float | bool]] = {
@@ -74,15 +75,17 @@ def produce(
         )
     if acknowledged != tally.count:
         raise KafkaFailed(
-            f"only {acknowledged:,} of {counted(tally.count, 'record')} acknowledged within"
-            f" {FLUSH_S:.0f} s"
+            f"only {acknowledged:,} of {counted(tally.count, 'record')} acknowledged, and no other"
+            f" within {SILENCE_S:.0f} s"
         )
     return tally
 
 
 def _flush(flush: Callable[[float], int], report: Callable[[], None]) -> None:
-    deadline = time.monotonic() + FLUSH_S
-    while flush(0.1) and time.monotonic() < deadline:
+    left, heard_at = 0, time.monotonic()
+    while (remaining := flush(0.1)) and time.monotonic() - heard_at < SILENCE_S:
+        if remaining != left:
+            left, heard_at = remaining, time.monotonic()
         report()
     report()
 

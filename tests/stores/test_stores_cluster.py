@@ -52,12 +52,11 @@ class Survivor:
 @pytest.fixture(scope="module", autouse=True)
 def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use a temporary folder for the metadata that `penstock dev` keeps for a store with a URL, and
-    time limits for busy machines.
+    a time limit for busy machines.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        for limit in ("FLUSH_S", "SILENCE_S"):
-            patch.setattr(clients, limit, PATIENCE_S)
+        patch.setattr(clients, "SILENCE_S", PATIENCE_S)
         yield
 
 
