@@ -15,7 +15,8 @@ from pipeline import config as names
 from pipeline import tables, transforms
 from pipeline.config import Config
 
-START_ATTEMPTS = 5
+START_S = 600.0
+"""How long a query that could not start its Python process is started again."""
 
 
 def refine(spark: SparkSession, config: Config) -> DataStreamWriter:
@@ -106,14 +107,15 @@ def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> Str
         .option("checkpointLocation", f"{config.checkpoints}/{name}")
         .trigger(**(trigger or {"processingTime": config.trigger}))
     )
-    for _ in range(START_ATTEMPTS):
+    deadline = time.monotonic() + START_S
+    while True:
         query = writer.toTable(TABLES[name]) if name in TABLES else writer.start()
         while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(0.1)
-        if "worker failed to connect back" not in str(query.exception()):
-            break
+        could_connect = "worker failed to connect back" not in str(query.exception())
+        if could_connect or time.monotonic() > deadline:
+            return query
         spark.streams.resetTerminated()
-    return query
 
 
 def drain(spark: SparkSession, config: Config, queries: Iterable[str]) -> None:
