@@ -99,8 +99,12 @@ async def test_slow_broker_loses_leaders_and_regains_them_after_recovery(tmp_pat
             )
             await until(lambda: set(led(cluster, 6)) == {0, 1})
             cli = Cli(cluster, tmp_path)
-            nodes = json.loads(await cli.run("nodes", "--json"))["nodes"]
-            assert "x the" in nodes[2]["note"]
+
+            async def is_noted() -> bool:
+                nodes = json.loads(await cli.run("nodes", "--json"))["nodes"]
+                return "x the" in nodes[2]["note"]
+
+            await until(is_noted)
             await load.until_acknowledged(10)
             cluster.faults[2].config = FaultConfig()
             await until_loads(
