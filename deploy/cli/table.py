@@ -1,7 +1,6 @@
 """Run `penstock table sync|compact|maintain|query`: export topics to tables."""
 
 import os
-import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from penstock.deploy.cli.options import (
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
+from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.output import Format, counted, print_document, report, say
 
 if TYPE_CHECKING:
@@ -407,27 +407,18 @@ def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncO
 
 def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> None:
     rows = rejected = batches = 0
-    is_interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        raise KeyboardInterrupt
-
-    # Python drops exceptions, including KeyboardInterrupt, that are raised during object cleanup;
-    # the flag records them.
-    signal.signal(signal.SIGINT, interrupt)
-    while True:
-        if is_interrupted:
-            raise KeyboardInterrupt
-        report = run.run_batch()
-        if report is not None:
-            rows, rejected, batches = rows + report.rows, rejected + report.rejected, batches + 1
-            _print_report(report, output=output)
-        elif once:
-            break
-        else:
-            time.sleep(interval_s)
+    with Interrupts() as interrupts:
+        while True:
+            interrupts.check()
+            report = run.run_batch()
+            if report is not None:
+                rows, rejected = rows + report.rows, rejected + report.rejected
+                batches += 1
+                _print_report(report, output=output)
+            elif once:
+                break
+            else:
+                time.sleep(interval_s)
     if output is Format.TABLE:
         say(
             f"up to date: {counted(rows, 'row')} and {counted(rejected, 'dead letter')} in"

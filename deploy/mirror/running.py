@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.base.errors import ExpectedError
+from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.mirror.session import MirrorSession
 from penstock.deploy.mirror.views import MirrorView
 from penstock.protocol.client.brokers import Partition
@@ -30,18 +31,20 @@ def run(session: MirrorSession, interval_s: float, show: Show, *, once: bool) ->
     clock = _Clock(session)
     clock.sync()
     shown_at = time.monotonic()
-    while True:
-        session.check_workers()
-        if goal is not None and session.has_reached(goal):
-            break
-        if not session.plan.topics and session.plan.finished:
-            show(session.view())
-            return
-        if time.monotonic() - shown_at >= interval_s:
-            shown_at = time.monotonic()
-            show(session.view())
-        clock.tick()
-        time.sleep(_PAUSE_S)
+    with Interrupts() as interrupts:
+        while True:
+            interrupts.check()
+            session.check_workers()
+            if goal is not None and session.has_reached(goal):
+                break
+            if not session.plan.topics and session.plan.finished:
+                show(session.view())
+                return
+            if time.monotonic() - shown_at >= interval_s:
+                shown_at = time.monotonic()
+                show(session.view())
+            clock.tick()
+            time.sleep(_PAUSE_S)
     session.sync_groups()
     show(session.view())
 

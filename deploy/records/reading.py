@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka, accepted_by_client, interruptible
 from penstock.deploy.errors import UsageError
+from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
 from penstock.deploy.records.writer import RecordWriter
@@ -198,16 +199,18 @@ class _Reading:
     def run(self) -> Printed:
         is_interrupted = False
         try:
-            self._read()
+            with Interrupts() as interrupts:
+                self._read(interrupts)
         except KeyboardInterrupt:
             is_interrupted = True
         self._remark()
         return Printed(self._printed, is_interrupted)
 
-    def _read(self) -> None:
+    def _read(self, interrupts: Interrupts) -> None:
         began_at = heard_at = time.monotonic()
         is_silent = sys.stderr.isatty() and not self._limits.until_end
         while not self._is_over():
+            interrupts.check()
             message = interruptible(partial(self._consumer.poll, _POLL_S))
             if message is None:
                 if self._pass_stalled():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka, interruptible
 from penstock.deploy.errors import UsageError
+from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import Refused, refusal
@@ -120,7 +121,8 @@ class _Run:
 
     def send(self, records: Iterable[NewRecord]) -> int:
         try:
-            self._send_all(records)
+            with Interrupts() as interrupts:
+                self._send_all(records, interrupts)
         except KeyboardInterrupt:
             if self._sending.transactional_id:
                 raise
@@ -136,9 +138,10 @@ class _Run:
             )
         return self._acknowledged
 
-    def _send_all(self, records: Iterable[NewRecord]) -> None:
+    def _send_all(self, records: Iterable[NewRecord], interrupts: Interrupts) -> None:
         began = time.monotonic()
         for record in records:
+            interrupts.check()
             self._produce(record)
             self._sent += 1
             if self._sending.rate:
