@@ -142,7 +142,7 @@ def console(
         )
     if state is not None:
         _connect_as_described(state, has_controller=bool(cluster.controller or used.controller))
-    store = cluster.store or used.store or (state.store_url if state else "")
+    store = _store_of(state, cluster.store or used.store, is_behind_node=listener.behind_node)
     options = check(
         ConsoleOptions(
             bootstrap=bootstrap,
@@ -174,6 +174,17 @@ def console(
 
     to_stderr("warning")
     serve(options)
+
+
+def _store_of(state: "ClusterState | None", given: str, *, is_behind_node: bool) -> str:
+    """Return the given store, or that of a local cluster. Raises UsageError if the given store does
+    not exist, except behind a node, which may not have created it yet.
+    """
+    from penstock.deploy.clients.target import existing_store
+
+    if not given:
+        return state.store_url if state else ""
+    return given if is_behind_node else existing_store(given)
 
 
 def _wal_store_of(state: "ClusterState | None", store: str) -> str:

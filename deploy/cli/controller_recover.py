@@ -151,11 +151,13 @@ async def _recover(
 
     from penstock.base.clock import wall_ms
     from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
+    from penstock.deploy.clients.target import existing_store
     from penstock.deploy.output import Progress
     from penstock.objectstore.url import open_store
     from penstock.stream.wal.wal_store import close_stores
     from penstock.stream.wal.wal_store_url import open_wal_store
 
+    existing_store(url, "--from")
     wal_store = open_wal_store(wal_url, url)
     store = open_store(url)
     bar: Progress | None = None

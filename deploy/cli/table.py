@@ -360,7 +360,7 @@ def sync(
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
     with one_line_errors("table"):
-        from penstock.deploy.clients.target import find_wal_store
+        from penstock.deploy.clients.target import existing_store, find_wal_store
         from penstock.deploy.output import Progress
         from penstock.lake.arrow.cluster import StoreCluster
         from penstock.lake.table.model import Layout
@@ -371,7 +371,9 @@ def sync(
         options = _sync_options(topic, rows, batches)
         warehouse = place.open()
         name = table or table_name_of(topic)
-        cluster_of_topic = StoreCluster(store, cluster, wal_store or find_wal_store(store))
+        cluster_of_topic = StoreCluster(
+            existing_store(store), cluster, wal_store or find_wal_store(store)
+        )
         with engine.start() as runner:
             tables = (
                 warehouse.table(name, options.layout),

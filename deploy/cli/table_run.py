@@ -118,14 +118,14 @@ def run(
             f"--name {process.name!r}: use 1 to 64 characters from A-Z, a-z, 0-9, '_', '-'"
         )
     with one_line_errors("table"), engine.start() as started:
-        from penstock.deploy.clients.target import find_wal_store
+        from penstock.deploy.clients.target import existing_store, find_wal_store
         from penstock.deploy.table_runner.health import RunnerHealth
         from penstock.lake.arrow.cluster import StoreCluster
         from penstock.lake.table.engines import InlineEngine, LargeBatchEngine
         from penstock.lake.table.runner import RunnerOptions, TableRunner
         from penstock.lake.table.topic_export import Exports
 
-        source = StoreCluster(store, cluster, wal_store or find_wal_store(store))
+        source = StoreCluster(existing_store(store), cluster, wal_store or find_wal_store(store))
         exports = Exports(
             source,
             place.warehouse_of("iceberg"),

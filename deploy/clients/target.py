@@ -86,9 +86,9 @@ def find_store(state_path: Path | None = None) -> str:
     raise UsageError(f"{why}: specify the brokers' store with --store URL (PENSTOCK_STORE)")
 
 
-def existing_store(url: str) -> str:
-    """Return the URL of a store that a command only reads. Raises UsageError if it is a directory
-    that does not exist: opening it would create it, so that a typo looks like an empty store.
+def existing_store(url: str, option: str = "--store") -> str:
+    """Return the URL of a store with a cluster. Raises UsageError if it is a directory that does
+    not exist: opening it would create it, so that a typo looks like an empty store.
     """
     from penstock.objectstore.config import DirectoryConfig
     from penstock.objectstore.errors import InvalidStoreUrl
@@ -100,7 +100,7 @@ def existing_store(url: str) -> str:
         return url
     if isinstance(config, DirectoryConfig) and not Path(config.directory).exists():
         raise UsageError(
-            f"--store {url}: the directory does not exist; specify the store of the brokers"
+            f"{option} {url}: the directory does not exist; specify the store of the brokers"
         )
     return url
 

@@ -99,13 +99,19 @@ def test_deeply_nested_json_is_reported() -> None:
         ("compact", "orders", "--dry-run"),
         ("consume", "orders", "--snapshot", "nightly"),
         ("table", "status"),
+        ("table", "sync", "orders", "--warehouse", "w"),
+        ("table", "run", "--warehouse", "w"),
+        ("console", "--bootstrap", "127.0.0.1:1", "--controller", "127.0.0.1:1"),
+        ("controller", "recover"),
     ],
 )
 def test_directories_that_do_not_exist_are_not_created(
-    tmp_path: Path, command: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     store = tmp_path / "typo"
-    found = CliRunner().invoke(app, [*command, "--store", f"file:{store}"])
+    option = "--from" if "recover" in command else "--store"
+    found = CliRunner().invoke(app, [*command, option, f"file:{store}"])
     with pytest.raises(UsageError, match="typo: the directory does not exist"):
         raise found.exception or AssertionError(found.output)
     assert not store.exists()
