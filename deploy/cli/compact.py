@@ -46,16 +46,22 @@ TargetMib = Annotated[
     int,
     typer.Option(
         help=(
-            "Target size of an object in MiB: 1 to 1024. Objects of at least half this size"
-            " are not rewritten."
-        )
+            "Target size of an object in MiB. Objects of at least half this size are not rewritten."
+        ),
+        min=1,
+        max=1_024,
     ),
 ]
-MaxGib = Annotated[float, typer.Option(help="Stop after rewriting this many GiB.")]
+MaxGib = Annotated[
+    float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0, max=_MAX_GIB)
+]
 TtlS = Annotated[
     int,
     typer.Option(
-        "--ttl", help="Seconds after which objects of a killed run are deleted: 1 to 3600."
+        "--ttl",
+        help="Seconds after which objects of a killed run are deleted.",
+        min=1,
+        max=3_600,
     ),
 ]
 ByKey = Annotated[
@@ -72,9 +78,11 @@ KeyMapMib = Annotated[
     int,
     typer.Option(
         help=(
-            "With --by-key: memory for the keys of one partition in MiB: 1 to 65536. 128 MiB "
-            "hold about 620,000 keys; more keys need several passes."
-        )
+            "With --by-key: memory for the keys of one partition in MiB. 128 MiB hold about "
+            "620,000 keys; more keys need several passes."
+        ),
+        min=1,
+        max=65_536,
     ),
 ]
 
@@ -106,16 +114,8 @@ def compact(
 
     For example: penstock compact orders --dry-run
     """
-    if not 1 <= target_mib <= 1_024:
-        raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
-    if not 0 <= max_gib <= _MAX_GIB:
-        raise UsageError(f"--max-gib {max_gib} is not allowed: 0 to {_MAX_GIB}")
-    if not 1 <= ttl_s <= 3_600:
-        raise UsageError(f"--ttl {ttl_s} is not allowed: 1 to 3600")
     if engine not in {"local", "spark"}:
         raise UsageError(f"--engine {engine!r}: choose one of local, spark")
-    if not 1 <= key_map_mib <= 65_536:
-        raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
     from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
     from penstock.deploy.clients.slow_servers import report_slow_servers

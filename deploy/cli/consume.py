@@ -97,11 +97,13 @@ class _Ends:
     """Options for when to stop and how fast to read."""
 
     max_messages: Annotated[
-        int | None, typer.Option(help="Stop after this many records.", show_default=False)
+        int | None, typer.Option(help="Stop after this many records.", show_default=False, min=1)
     ] = None
     timeout: Annotated[
         float | None,
-        typer.Option(help="Stop after this many seconds without a record.", show_default=False),
+        typer.Option(
+            help="Stop after this many seconds without a record.", show_default=False, min=0.0
+        ),
     ] = None
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at the current end of the log.")
@@ -113,13 +115,9 @@ class _Ends:
     on_error: OnError = ON_ERROR
 
     def limits(self) -> "Limits":
-        """Return the limits. Raises UsageError."""
+        """Return the limits. Raises UsageError for another --on-error."""
         from penstock.deploy.records.reading import Limits
 
-        if self.max_messages is not None and self.max_messages < 1:
-            raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
-        if self.timeout is not None and not self.timeout >= 0:
-            raise UsageError(f"--timeout {self.timeout} is not allowed: 0 or more seconds")
         return Limits(
             self.max_messages,
             self.timeout,

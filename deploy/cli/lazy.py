@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from penstock.deploy.errors import check_utf_8
+from penstock.deploy.errors import UsageError, check_utf_8
 
 GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
 _BOOTSTRAP: Final = frozenset({"-b", "--bootstrap", "--bootstrap-server"})
@@ -24,6 +24,10 @@ _TAKE_BYTES: Final = {
     "consume": frozenset({"key"}),
 }
 """Parameters, by command, that do not have to be UTF-8, because they are parts of records."""
+_FLOAT_MIN: Final = 1e-9
+_FLOAT_MAX: Final = 1e9
+"""Range of numbers without a narrower one: seconds that a system call accepts, also for 1/rate."""
+_INT_MAX: Final = 2**63 - 1
 _PATHS: Final = frozenset({"path", "file", "directory"})
 """Click's names for path types."""
 OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
@@ -37,7 +41,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         left = super().parse_args(ctx, _checked(self, ctx, args))
-        _check_utf_8(self, ctx)
+        _check_values(self, ctx)
         return left
 
 
@@ -46,7 +50,7 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         left = super().parse_args(ctx, _checked(self, ctx, args))
-        _check_utf_8(self, ctx)
+        _check_values(self, ctx)
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
@@ -103,7 +107,7 @@ class LazyCommands(TyperGroup):
         if args and (option := args[0].partition("=")[0]) in _BOOTSTRAP:
             ctx.fail(f"{option} goes after the command: penstock topics list -b HOST:PORT")
         left = super().parse_args(ctx, _moved_to_front(args))
-        _check_utf_8(self, ctx)
+        _check_values(self, ctx)
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
@@ -184,19 +188,27 @@ def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa
     return list(_replaced(iter(arguments), forms))
 
 
-def _check_utf_8(command: Any, ctx: Any) -> None:  # noqa: ANN401 - click's
-    """Raise UsageError for a value that is not UTF-8. Paths may contain arbitrary bytes."""
+def _check_values(command: Any, ctx: Any) -> None:  # noqa: ANN401 - click's
+    """Raise UsageError for a number out of range, and for text that is not UTF-8. Paths may contain
+    arbitrary bytes.
+    """
     taken = _TAKE_BYTES.get(command.name, frozenset[str]())
     for parameter in command.params:
         if parameter.name in taken or parameter.type.name in _PATHS:
             continue
-        value = ctx.params.get(parameter.name)
-        texts = cast("Iterable[object]", value if isinstance(value, list | tuple) else (value,))
-        for text in texts:
-            if isinstance(text, str):
-                is_option = parameter.param_type_name == "option"
-                name = "/".join(parameter.opts) if is_option else parameter.human_readable_name
-                check_utf_8(text, name)
+        given = ctx.params.get(parameter.name)
+        values = cast("Iterable[object]", given if isinstance(given, list | tuple) else (given,))
+        is_option = parameter.param_type_name == "option"
+        name = "/".join(parameter.opts) if is_option else parameter.human_readable_name
+        for value in values:
+            if isinstance(value, str):
+                check_utf_8(value, name)
+            elif isinstance(value, float):
+                if value and not _FLOAT_MIN <= abs(value) <= _FLOAT_MAX:
+                    allowed = f"0, or {_FLOAT_MIN:g} to {_FLOAT_MAX:g}"
+                    raise UsageError(f"{name} {value} is not allowed: {allowed}")
+            elif isinstance(value, int) and abs(value) > _INT_MAX:
+                raise UsageError(f"{name} {value} is not allowed: at most {_INT_MAX}")
 
 
 def _replaced(items: Iterator[str], forms: Mapping[str, str]) -> Iterator[str]:

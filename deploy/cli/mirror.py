@@ -88,7 +88,10 @@ class _Source:
     output: Output = Format.TABLE
 
 
-Interval = Annotated[float, typer.Option("--interval", help="Seconds between two reports.")]
+Interval = Annotated[
+    float,
+    typer.Option("--interval", help="Seconds between two reports.", min=0.1, max=3_600.0),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -123,7 +126,6 @@ def mirror(
     if context.invoked_subcommand is not None:
         context.obj = what
         return
-    _check_interval(interval)
     from penstock.deploy.mirror.running import run
 
     with _session(what, append=append, copies_acls=not no_acls) as session:
@@ -160,7 +162,8 @@ def finish(
     *,
     what: _Source,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to wait until everything is copied.")
+        float,
+        typer.Option("--timeout", help="Seconds to wait until everything is copied.", min=0.0),
     ] = 600.0,
     force: Annotated[
         bool,
@@ -180,9 +183,6 @@ def finish(
 
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
-    _check_interval(interval)
-    if not timeout >= 0:
-        raise UsageError(f"--timeout {timeout} is not allowed: 0 or more seconds")
     from penstock.deploy.mirror.running import finish as finished
 
     if dry_run:
@@ -207,12 +207,6 @@ def finish(
         f"finished: {', '.join(names)}",
         f"producers and consumers can now use {target}; groups continue at their positions",
     )
-
-
-def _check_interval(interval_s: float) -> None:
-    """Raise UsageError."""
-    if not 0.1 <= interval_s <= 3_600:
-        raise UsageError(f"--interval {interval_s} is not allowed: 0.1 to 3600 seconds")
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:

@@ -129,9 +129,11 @@ def _check_named(entity: dict[str, str | None]) -> None:
 
 
 def _value(text: str) -> tuple[str, float]:
+    from penstock.deploy.clients.quotas import parse_value
+
     name, _, value = text.partition("=")
     try:
-        return name, float(value)
+        return name, parse_value(value)
     except ValueError:
         raise UsageError(
             f"{text!r} is not a quota: use QUOTA=NUMBER, as in producer_byte_rate=1000000"

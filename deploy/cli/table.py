@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.lake.table.values import ValueFormat
     from penstock.lake.table.warehouse import Warehouse
 
+_MIB_MAX: Final = 1 << 20
 app = typer.Typer(
     help="Export topics to tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
 )
@@ -268,8 +269,12 @@ class RowOptions(RegistryOptions):
         return ValueFormat.of(self.value_format, schemas, self.message, framed=self.framed)
 
 
-BatchMib = Annotated[int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")]
-FileMib = Annotated[int, typer.Option(min=1, help="Approximate size of a file, in MiB of the log.")]
+BatchMib = Annotated[
+    int, typer.Option(min=1, max=_MIB_MAX, help="MiB of the log in one commit, approximately.")
+]
+FileMib = Annotated[
+    int, typer.Option(min=1, max=_MIB_MAX, help="Approximate size of a file, in MiB of the log.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,7 +456,7 @@ def compact(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
     *,
     target_mib: Annotated[
-        int, typer.Option(min=1, help="Size of a Parquet file in MiB, approximately.")
+        int, typer.Option(min=1, max=_MIB_MAX, help="Size of a Parquet file in MiB, approximately.")
     ] = 256,
     place: WarehouseOptions,
     engine: EngineOptions,

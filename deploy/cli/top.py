@@ -9,7 +9,6 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -19,7 +18,10 @@ if TYPE_CHECKING:
 def top(
     *,
     interval: Annotated[
-        float, typer.Option(help="Seconds between two refreshes; brokers report every 2 s.")
+        float,
+        typer.Option(
+            help="Seconds between two refreshes; brokers report every 2 s.", min=0.1, max=60.0
+        ),
     ] = 2.0,
     once: Annotated[
         bool,
@@ -49,8 +51,6 @@ def top(
 
     For example: penstock top --once --output json
     """
-    if not 0.1 <= interval <= 60:
-        raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
     from penstock.deploy.admin.cost import Prices, prices_of
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.top.watch import Watch

@@ -1,6 +1,7 @@
 """Manage quotas over Kafka's protocol."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -27,6 +28,14 @@ def shown(entity: Mapping[str, str | None]) -> str:
     kinds = [kind for kind in (USER, CLIENT_ID, IP) if kind in entity]
     names = [(kind, entity[kind]) for kind in kinds]
     return ", ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in names)
+
+
+def parse_value(text: str) -> float:
+    """Return the value of a quota. Raises ValueError, also for NaN and infinity."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 _EXACT, _DEFAULT = 0, 1

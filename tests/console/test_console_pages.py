@@ -107,6 +107,7 @@ def test_what_does_not_exist_is_not_reported_as_a_failure(console: ConsoleProces
         ("/topics", {"name": "orders", "partitions": "1", "configs": ""}),
         ("/snapshots", {"name": "a/b", "topics": "orders"}),
         ("/security/acls/remove", {**ACL, "confirm": ACL["principal"]}),
+        ("/security/quotas", {"user": "alice", "key": "producer_byte_rate", "value": "nan"}),
     ],
 )
 def test_invalid_change_is_not_reported_as_a_failure(

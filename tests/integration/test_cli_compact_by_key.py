@@ -141,5 +141,3 @@ async def test_logs_that_cannot_be_compacted_are_refused(cluster: Cluster, topic
         await topic.compact(topic="plain")
     with pytest.raises(ExpectedError, match="topic 'nothing' does not exist"):
         await topic.compact(topic="nothing")
-    with pytest.raises(UsageError, match="--key-map-mib 0 is not allowed: 1 to 65536"):
-        await topic.compact("--key-map-mib", "0")

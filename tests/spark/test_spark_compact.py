@@ -264,9 +264,6 @@ def test_dry_run_changes_nothing_and_errors_include_advice(cluster: HurriedClust
     assert "error: --engine 'flink': choose one of local, spark" in output_of(
         compacting(cluster, "idle", "--engine", "flink"), 2
     )
-    assert "error: --target-mib 0 is not allowed: 1 to 1024" in output_of(
-        compacting(cluster, "idle", "--target-mib", "0"), 2
-    )
     assert "nowhere" in output_of(compacting(cluster, "nowhere"), 1)
 
 

@@ -10,7 +10,7 @@ from penstock.controller.metadata.quotas import (
     IP,
     USER,
 )
-from penstock.deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, shown
+from penstock.deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, parse_value, shown
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.console import console_of, done, form_of, integer, page
 from penstock.deploy.console.optional_lists import listed
@@ -51,7 +51,7 @@ async def alter(request: Request) -> Response:
     if key not in QUOTAS:
         raise UsageError(f"quota {key!r} is unknown: choose one of {', '.join(QUOTAS)}")
     try:
-        value = float(text) if text else None
+        value = parse_value(text) if text else None
     except ValueError:
         raise UsageError(f"{text!r} is not a number, as in 1000000") from None
     console = console_of(request)
