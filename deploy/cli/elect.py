@@ -41,7 +41,7 @@ def elect(
     from penstock.deploy.admin.reassign.admin import elect_preferred
     from penstock.deploy.admin.reassign.plan import parse_partitions
     from penstock.deploy.clients.wire import WireClient
-    from penstock.protocol.error_codes import ErrorCode
+    from penstock.protocol.error_codes import ErrorCode, explain
 
     try:
         keys = None if path is None else parse_partitions(path.read_text())
@@ -53,7 +53,7 @@ def elect(
         key: code is ErrorCode.ELECTION_NOT_NEEDED for key, (code, _) in problems.items()
     }
     needless = [str(key) for key in sorted(problems) if is_needless[key]]
-    failed = {key: problems[key][1] for key in sorted(problems) if not is_needless[key]}
+    failed = {key: explain(*problems[key]) for key in sorted(problems) if not is_needless[key]}
     results = dict.fromkeys(elected, "elected") | {
         key: "not needed" if is_needless[key] else "failed" for key in problems
     }

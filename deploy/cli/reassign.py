@@ -21,7 +21,7 @@ from penstock.deploy.cli.options import (
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report, report_table, say
 from penstock.protocol.client.errors import KafkaFailed
-from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode, explain
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
@@ -122,7 +122,7 @@ def execute(
             say("Current partition replica assignment", "", to_json(before), "")
             say("Save this to use as the --reassignment-json-file option during rollback")
         problems = {} if dry_run else reassign(client, wanted)
-    failed = {key: text for key, (_, text) in problems.items()}
+    failed = {key: explain(*problem) for key, problem in problems.items()}
     views = [
         {**key._asdict(), "replicas": replicas, "error": failed.get(key)}
         for key, replicas in sorted(wanted.items())
@@ -203,7 +203,7 @@ def cancel(
             if dry_run
             else {key for key, (code, _) in problems.items() if code is _NOT_ACTIVE}
         )
-    failed = {key: text for key, (_, text) in problems.items() if key not in inactive}
+    failed = {key: explain(*problem) for key, problem in problems.items() if key not in inactive}
     done = "active" if dry_run else "cancelled"
     results = dict.fromkeys(sorted(wanted), done)
     results |= dict.fromkeys(inactive, "not active") | dict.fromkeys(failed, "failed")

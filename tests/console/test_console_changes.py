@@ -124,6 +124,9 @@ def test_members_of_a_streams_group_are_shown_with_their_tasks(
         assert "Topology epoch 0" in said
         assert f"{HOSTILE} host-client /127.0.0.1" in said
         assert "orders of all:0,1,2,3" in said
+        fields = {"csrf": visitor.get("/topics").csrf, "id": group, "confirm": group}
+        refused = visitor.post("/groups/reset", {**fields, "topic": "orders", "to": "earliest"})
+        assert (refused.status, "stop its members" in refused.words) == (400, True), refused.words
         talk.beat(group, HOSTILE, -1)
     empty = f"counter Streams Empty {UNKNOWN} streams"
     wait_until(lambda: empty in visitor.get("/groups").words)

@@ -62,7 +62,7 @@ def faulty() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def watching(faulty: LocalCluster) -> Iterator[ConsoleProcess]:
-    with ConsoleProcess(faulty.state_path) as console:
+    with ConsoleProcess(faulty.state_path, "--allow-changes") as console:
         yield console
 
 
@@ -161,6 +161,10 @@ def test_pages_work_while_a_broker_hangs_and_after_it_is_fenced(
         wait_until(lambda: state(chrome) == "live")
         row = f"1 fenced 0 {UNKNOWN} {UNKNOWN} {UNKNOWN}"
         wait_until(lambda: row in " ".join(text_of(chrome).split()))
+        visitor = Visitor(watching.url)
+        fields = {"csrf": visitor.get("/topics").csrf, "target": "1"}
+        refused = visitor.post("/topics/orders/0/move", fields)
+        assert (refused.status, "none of these brokers is alive" in refused.words) == (400, True)
     finally:
         faulty.kill(hung, signal.SIGCONT)
     wait_until(lambda: "fenced" not in text_of(chrome))

@@ -86,7 +86,7 @@ async def test_members_and_lag_are_shown_and_offsets_reset_and_deleted(
     rows = csv.DictReader(io.StringIO(await cli.run("groups", "describe", "-o", "csv")))
     assert [row["lag"] for row in rows] == ["0", "1"]
     assert "reader" in await cli.run("groups", "describe", "billing")
-    with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
+    with pytest.raises(KafkaFailed, match="cannot be set: it is Stable; stop its members"):
         await reset(cli, "--to-earliest", "--execute")
     refused = await cli.run("groups", "delete", "billing", "--yes", "--json", code=1)
     assert "NON_EMPTY_GROUP" in json.loads(refused)[0]["error"]
@@ -203,7 +203,7 @@ async def test_streams_group_is_described(cluster: Cluster, cli: Cli) -> None:
     assert "topology epoch 0" in shown
     assert "process-b" in shown
     command = ("groups", "reset-offsets", group, "--topic", TOPIC, "--to-earliest", "--execute")
-    with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
+    with pytest.raises(KafkaFailed, match="cannot be set: it is Stable; stop its members"):
         await cli.run(*command, "--yes")
     for name in ("a", "b"):
         await asyncio.to_thread(talk.beat, group, name, -1)

@@ -18,7 +18,8 @@ from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import GROUP, Partition, by_topic
-from penstock.protocol.client.errors import DoesNotExist, KafkaFailed
+from penstock.protocol.client.errors import DoesNotExist, KafkaFailed, Refused
+from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     alter_share_group_offsets,
     delete_share_group_offsets,
@@ -57,9 +58,10 @@ def plan(
     group.
     """
     if group.state not in _INACTIVE:
-        raise KafkaFailed(
-            f"group {group.group!r} is {group.state}: offsets can be set only while no member is"
-            " active; stop its members first"
+        raise Refused(
+            f"offsets of group {group.group!r} cannot be set",
+            ErrorCode.NON_EMPTY_GROUP,
+            f"it is {group.state}; stop its members first",
         )
     is_share = group.type == GroupType.SHARE
     if is_share and not (goal.earliest or goal.latest or goal.time_ms is not None):

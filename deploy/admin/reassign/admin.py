@@ -13,7 +13,7 @@ from penstock.deploy.admin.reassign.plan import Assignment, Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.errors import check
-from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import alter_partition_reassignments as alter
 from penstock.protocol.gen import elect_leaders as elect
 from penstock.protocol.gen import list_partition_reassignments as listing
@@ -26,8 +26,8 @@ several requests.
 """
 _PREFERRED: Final = 0
 _T = TypeVar("_T")
-Problems = dict[Key, tuple[ErrorCode, str]]
-"""Error code and text of each partition that failed."""
+Problems = dict[Key, tuple[ErrorCode, str | None]]
+"""Error code and message of each partition that failed: the arguments of `explain`."""
 
 
 def current_assignment(
@@ -81,7 +81,7 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
     )
     check(response.error_code, response.error_message, "the reassignment was not accepted")
     return {
-        Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
+        Key(topic.name, item.partition_index): (known_code(item.error_code), item.error_message)
         for topic in response.responses
         for item in topic.partitions
         if item.error_code
@@ -141,12 +141,8 @@ def _elect_preferred(
         for item in topic.partition_result
     ]
     problems = {
-        key: _problem(item.error_code, item.error_message)
+        key: (known_code(item.error_code), item.error_message)
         for key, item in results
         if item.error_code
     }
     return [key for key, item in results if not item.error_code], problems
-
-
-def _problem(code: int, message: str | None) -> tuple[ErrorCode, str]:
-    return known_code(code), explain(code, message)

@@ -29,7 +29,7 @@ from penstock.deploy.console.console import (
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import Refused
 
 TRACE_S_MAX: Final = 5.0
 """Maximum time that brokers may take after the election to report their steps."""
@@ -111,8 +111,8 @@ async def begin(request: Request) -> Response:
 def _move(bootstrap: str, key: Key, wanted: tuple[int, ...]) -> None:
     with WireClient(bootstrap) as client:
         problems = reassign(client, {key: wanted})
-    for _, text in problems.values():
-        raise KafkaFailed(f"{key} was not moved: {text}")
+    for problem in problems.values():
+        raise Refused(f"{key} was not moved", *problem)
 
 
 async def _events(console: Console, request: Request, key: Key) -> AsyncGenerator[str, None]:

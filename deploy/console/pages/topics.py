@@ -8,7 +8,7 @@ from starlette.responses import Response
 from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.admin.cost import prices_of
-from penstock.deploy.admin.reassign.admin import elect_preferred
+from penstock.deploy.admin.reassign.admin import Problems, elect_preferred
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.admin.topic_sizes import TopicSizeView, topic_sizes
 from penstock.deploy.admin.views import view_streams
@@ -33,7 +33,7 @@ from penstock.deploy.console.exports import enabled_in, read_exports
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import Missing, UsageError
 from penstock.deploy.output import counted
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed, Refused
 from penstock.protocol.error_codes import ErrorCode
 
 TOPIC_RESOURCE = 2
@@ -197,13 +197,9 @@ async def elect(request: Request) -> Response:
     elected, problems = await console.call(
         _elect, console.bootstrap, [Key(name, index) for index in range(count)]
     )
-    failed = {
-        key: text
-        for key, (code, text) in problems.items()
-        if code is not ErrorCode.ELECTION_NOT_NEEDED
-    }
-    if failed:
-        raise KafkaFailed("; ".join(f"{key}: {text}" for key, text in sorted(failed.items())[:5]))
+    for key, problem in sorted(problems.items()):
+        if problem[0] is not ErrorCode.ELECTION_NOT_NEEDED:
+            raise Refused(f"the preferred leader of {key} was not elected", *problem)
     return done(
         request,
         path_of(request).removesuffix("/elect"),
@@ -212,6 +208,6 @@ async def elect(request: Request) -> Response:
     )
 
 
-def _elect(bootstrap: str, keys: list[Key]) -> "tuple[list[Key], dict[Key, tuple[ErrorCode, str]]]":
+def _elect(bootstrap: str, keys: list[Key]) -> tuple[list[Key], Problems]:
     with WireClient(bootstrap) as client:
         return elect_preferred(client, keys)
