@@ -51,7 +51,7 @@ class _Input:
             "--json",
             help=(
                 "Each line is a JSON object with value, key, headers, partition and timestamp_ms,"
-                " as `penstock consume --json` prints it."
+                " as `penstock consume --json` prints it with the same --format."
             ),
         ),
     ] = False

@@ -20,7 +20,11 @@ class RecordOptions(RegistryOptions):
 
     value_format: Annotated[
         RecordFormat,
-        typer.Option("--format", help="Format of values. Avro and Protobuf are shown as JSON."),
+        typer.Option(
+            "--format",
+            help="Format of values. JSON, Avro and Protobuf are printed and read as JSON, with"
+            " quoted strings.",
+        ),
     ] = RecordFormat.TEXT
     key_format: Annotated[
         RecordFormat,

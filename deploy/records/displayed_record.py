@@ -14,8 +14,8 @@ from penstock.deploy.output import json_text
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """key, value: strings or JSON values, depending on their formats; None for null. value_bytes,
-    key_bytes: lengths, -1 for null. timestamp_ms: since 1970, -1 if there is none.
+    """key, value: text, or JSON values for `json_line`; None for null. value_bytes, key_bytes:
+    lengths, -1 for null. timestamp_ms: since 1970, -1 if there is none.
     """
 
     topic: str
@@ -32,17 +32,9 @@ class ShownRecord:
     headers_base64 with all headers.
     """
 
-    @property
-    def key_text(self) -> str:
-        return _text(self.key)
-
-    @property
-    def value_text(self) -> str:
-        return _text(self.value)
-
     def json_line(self) -> bytes:
         """Return one JSON object without a line break."""
-        return _json(
+        return json_of(
             {
                 "topic": self.topic,
                 "partition": self.partition,
@@ -56,11 +48,5 @@ class ShownRecord:
         ).encode()
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else _json(value)
-
-
-def _json(value: Any) -> str:  # noqa: ANN401 - a value of JSON
+def json_of(value: Any) -> str:  # noqa: ANN401 - a value of JSON
     return json_text(msgspec.json.encode(value).decode())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -54,9 +54,12 @@ class BadRecord(ExpectedError):
 
 
 class RecordCodec(Protocol):
-    """`decode` returns a string or a JSON value; `encode` takes a string. Both raise BadRecord.
-    header: the record's header with the schema of the value, if there is one.
+    """`decode` returns a string or, if `is_json`, a JSON value; `encode` takes a string, which is
+    JSON if `is_json`. Both raise BadRecord. header: the record's header with the schema of the
+    value, if there is one.
     """
+
+    is_json: ClassVar[bool]
 
     def decode(self, data: bytes, header: bytes | None = None, /) -> Any: ...  # noqa: ANN401 - a value of JSON
 
@@ -65,6 +68,8 @@ class RecordCodec(Protocol):
 
 class TextCodec:
     """UTF-8 text; other bytes are escaped."""
+
+    is_json: ClassVar = False
 
     def decode(self, data: bytes, _: bytes | None = None) -> str:
         return data.decode("utf-8", "backslashreplace")
@@ -77,6 +82,8 @@ class JsonCodec:
     """JSON, stored unchanged. With a schema registry, bytes may begin with a frame, which is
     distinguishable because JSON never begins with a zero byte.
     """
+
+    is_json: ClassVar = True
 
     def __init__(self, *, may_be_framed: bool = False) -> None:
         self._may_be_framed = may_be_framed
@@ -101,6 +108,8 @@ class JsonCodec:
 class HexCodec:
     """Hexadecimal digits; spaces between bytes are ignored on input."""
 
+    is_json: ClassVar = False
+
     def decode(self, data: bytes, _: bytes | None = None) -> str:
         return data.hex()
 
@@ -114,6 +123,8 @@ class HexCodec:
 class Base64Codec:
     """Base64 with `+` and `/`."""
 
+    is_json: ClassVar = False
+
     def decode(self, data: bytes, _: bytes | None = None) -> str:
         return base64.b64encode(data).decode()
 
@@ -126,6 +137,8 @@ class Base64Codec:
 
 class AvroCodec:
     """Avro's binary encoding, with one schema or with the schemas of a registry."""
+
+    is_json: ClassVar = True
 
     def __init__(self, schema: bytes | None, registry: "SchemasById | None", subject: str) -> None:
         """schema: the text of an .avsc file. subject: `encode` uses its newest schema."""
@@ -206,6 +219,8 @@ class ProtobufCodec:
     """Protobuf, with a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`) or the
     schemas of a registry.
     """
+
+    is_json: ClassVar = True
 
     def __init__(
         self, schema: bytes | None, message: str, registry: "SchemasById | None", subject: str

@@ -85,8 +85,9 @@ class LineReader:
             raise BadRecord(
                 f"it is not a record as `penstock consume --json` prints: {error}"
             ) from None
+        key = _encoded(self.keys, found.key, found.key_base64)
         return NewRecord(
-            _encoded(self.keys, self.key if found.key is None else found.key, found.key_base64),
+            self.keys.encode(self.key) if key is None and self.key is not None else key,
             _encoded(self.values, found.value, found.value_base64),
             [*self.headers, *(found.headers_base64 or found.headers)],
             self.partition if self.partition >= 0 or found.partition is None else found.partition,
@@ -110,8 +111,5 @@ def _encoded(codec: RecordCodec, value: Any, data: bytes | None) -> bytes | None
     """Return a key or value. data: the bytes if they are not UTF-8 text."""
     if data is not None or value is None:
         return data
-    return codec.encode(_text(value))
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    is_text = isinstance(value, str) and not codec.is_json
+    return codec.encode(value if is_text else msgspec.json.encode(value).decode())

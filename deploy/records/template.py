@@ -15,8 +15,8 @@ from penstock.deploy.records.displayed_record import ShownRecord
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _PIECE: Final = re.compile(r"%(.)|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 _LETTERS: Final[dict[str, Callable[[ShownRecord], str]]] = {
-    "s": lambda record: record.value_text,
-    "k": lambda record: record.key_text,
+    "s": lambda record: record.value or "",
+    "k": lambda record: record.key or "",
     "t": lambda record: record.topic,
     "p": lambda record: str(record.partition),
     "o": lambda record: str(record.offset),

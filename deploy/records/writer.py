@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Final
 
 from penstock.base.printable import printable
-from penstock.deploy.records.displayed_record import ShownRecord
+from penstock.deploy.records.displayed_record import ShownRecord, json_of
 from penstock.deploy.records.formats import BadRecord, RecordCodec, TextCodec
 from penstock.deploy.records.template import parse_template
 from penstock.protocol.registry.wire_format import value_header
@@ -80,7 +80,7 @@ class RecordWriter:
         elif self._as_json:
             self._out.write(record.json_line() + b"\n")
         else:
-            self._out.write(record.value_text.encode() + b"\n")
+            self._out.write((record.value or "").encode() + b"\n")
         return True
 
     def flush(self) -> None:
@@ -108,7 +108,9 @@ class RecordWriter:
             raise BadRecord(
                 f"the {what} at offset {offset} of {topic}-{partition} cannot be displayed: {error}"
             ) from None
-        return self._shown(value) if isinstance(value, str) else value
+        if not codec.is_json:
+            return self._shown(value)
+        return value if self._as_json else json_of(value)
 
     def _text(self, data: bytes) -> str:
         """Return bytes as text. A template writes bytes that are not UTF-8 unchanged."""

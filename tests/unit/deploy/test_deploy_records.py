@@ -335,11 +335,39 @@ def test_the_error_contains_the_missing_or_invalid_schema() -> None:
 
 
 def test_templates_use_the_format_letters_of_kcat() -> None:
-    record = ShownRecord("t", 1, 2, 3, "k", {"a": 1}, [("h", "x"), ("n", None)], 1, 7)
+    record = ShownRecord("t", 1, 2, 3, "k", '{"a":1}', [("h", "x"), ("n", None)], 1, 7)
     shown = parse_template(r"%t/%p@%o %T %k=%s [%h] %K,%S 100%%\t\\\n")
     assert shown(record) == 't/1@2 3 k={"a":1} [h=x,n=None] 1,7 100%\t\\\n'
     with pytest.raises(UsageError, match="unknown letter %x"):
         parse_template("%x")
+
+
+@pytest.mark.parametrize(
+    ("values", "stored"),
+    [
+        (codec(RecordFormat.JSON), [b'"a \\" b"', b'"{}"', b"null", b"7", b'{"a":"b"}']),
+        (codec(RecordFormat.AVRO, schema=b'"string"'), [b"\x04hi", b'\x04"}']),
+    ],
+)
+def test_values_are_printed_as_json_that_produce_reads(
+    values: RecordCodec, stored: list[bytes]
+) -> None:
+    def printed(*, as_json: bool, template: str = "") -> list[bytes]:
+        out = io.BytesIO()
+        writer = RecordWriter(TextCodec(), values, as_json=as_json, template=template, out=out)
+        for value in stored:
+            writer.write(("t", 0, 0), 0, None, value, [])
+        return out.getvalue().splitlines()
+
+    by_line = LineReader(TextCodec(), values)
+    assert printed(as_json=False, template="%s\n") == printed(as_json=False)
+    for line in printed(as_json=False):
+        json.loads(line)
+    assert [record.value for record in by_line.records(printed(as_json=False))] == stored
+    by_json = LineReader(TextCodec(), values, is_json=True)
+    read = [record.value for record in by_json.records(printed(as_json=True))]
+    # A record without a value is printed like JSON's null.
+    assert read == [None if value == b"null" else value for value in stored]
 
 
 def lines(*texts: str, keys: RecordCodec | None = None, **options: object) -> list[NewRecord]:
