@@ -23,7 +23,7 @@ from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
 from penstock.deploy.interrupts import Interrupts
-from penstock.deploy.output import Format, counted, print_document, report, say
+from penstock.deploy.output import Format, counted, report, say
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
@@ -561,16 +561,13 @@ def query(
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
     with one_line_errors("table"):
-        from penstock.deploy.sql.forms import distinct_names, print_rows
+        from penstock.deploy.sql.forms import print_batches, print_rows
         from penstock.lake.table.query import query as send_request
 
         found: Any = send_request(place.open(), sql)
-    from penstock.lake.arrow.row_times import for_python
-
     shown = found.slice(0, max_rows)
     if output is not Format.TABLE:
-        named = shown.rename_columns(distinct_names(shown.column_names))
-        print_document(output, for_python(named).to_pylist())
+        print_batches(output, shown.column_names, shown.to_batches())
         return
     print_rows(shown)
     if found.num_rows > max_rows:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import print_error
 from penstock.deploy.output import Format, Progress, counted, remark
-from penstock.deploy.sql.forms import (
-    print_csv,
-    print_json_rows,
-    print_rows,
-    print_yaml_rows,
-    write_parquet,
-)
+from penstock.deploy.sql.forms import print_batches, print_rows, write_parquet
 from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 from penstock.lake.sql.process_limits import limit_memory, out_of_memory
 from penstock.lake.sql.session import Session, SessionOptions
@@ -31,11 +25,6 @@ STOP_GRACE_S: Final = 2.0
 _INTERRUPTED: Final = 130
 TABLE_ROWS_MAX: Final = 1_000
 """Maximum number of rows of a table on the terminal."""
-_PRINTED: Final[Mapping[Format, "Callable[[SqlResult], None]"]] = {
-    Format.CSV: print_csv,
-    Format.JSON: print_json_rows,
-    Format.YAML: print_yaml_rows,
-}
 
 _T = TypeVar("_T")
 
@@ -159,5 +148,5 @@ class Command:
             rows = write_parquet(result, self._form.parquet)
             path = self._form.parquet
             return lambda: remark(f"wrote {counted(rows, 'row')} to {path}")
-        _PRINTED[self._form.output](result)
+        print_batches(self._form.output, result.columns, result.batches())
         return lambda: None

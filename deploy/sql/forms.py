@@ -7,7 +7,7 @@ rows. A NULL is empty in CSV, and bytes are text if they are UTF-8, otherwise he
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.output import cell, json_text, remark
+from penstock.deploy.output import Format, cell, json_text, remark
 from penstock.deploy.output.csv_rows import CsvWriter
 
 if TYPE_CHECKING:
@@ -43,39 +43,47 @@ def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
     Console(width=None if is_terminal else 200, highlight=False, markup=False).print(shown)
 
 
-def print_csv(result: "SqlResult") -> None:
-    writer = CsvWriter(sys.stdout, escaped=sys.stdout.isatty())
-    writer.add(result.columns)
-    for batch in result.batches():
-        columns = [column.to_pylist() for column in _times(batch).columns]
-        for row in zip(*columns, strict=True):
-            writer.add("" if value is None else _text(value) for value in row)
+def print_batches(output: Format, columns: Sequence[str], batches: Iterable[Any]) -> None:
+    """Print Arrow batches in a format for programs. columns: their names."""
+    if output is Format.CSV:
+        _print_csv(columns, batches)
+    elif output is Format.YAML:
+        _print_yaml(batches)
+    else:
+        _print_json(batches)
     sys.stdout.flush()
 
 
-def print_json_rows(result: "SqlResult") -> None:
+def _print_csv(names: Sequence[str], batches: Iterable[Any]) -> None:
+    writer = CsvWriter(sys.stdout, escaped=sys.stdout.isatty())
+    writer.add(names)
+    for batch in batches:
+        columns = [column.to_pylist() for column in _times(batch).columns]
+        for row in zip(*columns, strict=True):
+            writer.add("" if value is None else _text(value) for value in row)
+
+
+def _print_json(batches: Iterable[Any]) -> None:
     """Print one JSON array, with one object per line."""
     separator = "[\n"
-    for batch in result.batches():
+    for batch in batches:
         for row in _objects(batch):
             document = json_text(json.dumps(row, ensure_ascii=False))
             sys.stdout.write(separator + document)
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
-    sys.stdout.flush()
 
 
-def print_yaml_rows(result: "SqlResult") -> None:
+def _print_yaml(batches: Iterable[Any]) -> None:
     """Print one YAML sequence, an object per row."""
     from penstock.deploy.output.yaml_text import encode_yaml
 
     is_empty = True
-    for batch in result.batches():
+    for batch in batches:
         if rows := _objects(batch):
             sys.stdout.write(encode_yaml(rows))
             is_empty = False
     sys.stdout.write("[]\n" if is_empty else "")
-    sys.stdout.flush()
 
 
 def write_parquet(result: "SqlResult", path: Path) -> int:

@@ -115,6 +115,21 @@ def test_statements_print_rows_in_every_output_format(store: str, tmp_path: Path
     assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"
 
 
+@pytest.mark.parametrize("limit", ["", " LIMIT 0"])
+def test_table_query_prints_values_in_the_same_form(store: str, tmp_path: Path, limit: str) -> None:
+    statement = (
+        "SELECT 'nan'::DOUBLE AS n, ['-inf'::DOUBLE, 1.5] AS l, '\\xFF'::BLOB AS b, 'a'::BLOB AS t,"
+        " TIMESTAMPTZ '2026-01-31 12:00:00Z' AS ts, DATE '2026-01-31' AS d, 1.5::DECIMAL(9,2) AS m,"
+        f" NULL AS z, 1 AS twice, 2 AS twice{limit}"
+    )
+    for output in ("json", "yaml", "csv"):
+        form = ("--output", output)
+        of_sql = run(store, statement, *form)
+        of_table = run_here("table", "query", statement, "--warehouse", str(tmp_path), *form)
+        assert (of_table.stdout, of_table.returncode) == (of_sql.stdout, 0), of_table.stderr
+        assert ("nan" in of_table.stdout, "0xff" in of_table.stdout) == (not limit, not limit)
+
+
 def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -> None:
     """The brokers validate the records with the same descriptor set."""
     text, number = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_INT64
