@@ -17,7 +17,12 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
-from penstock.lake.table.avro_resolution import ParsedSchema, decode_defaults, prepare_writer
+from penstock.lake.table.avro_resolution import (
+    ParsedSchema,
+    decode_defaults,
+    prepare_writer,
+    refuse_negative_indexes,
+)
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.avro_recursion import reader_of
@@ -107,6 +112,8 @@ def _parsed(source: SchemaSource) -> ParsedSchema:
             parse(_uuids_as_text(msgspec.json.decode(reference)), named_schemas=named)
         parsed = msgspec.json.decode(text)
         found: Any = parse(_uuids_as_text(parsed), named_schemas=named)
+        for kind in named.values():
+            refuse_negative_indexes(kind)
     except (
         msgspec.DecodeError,
         SchemaParseException,

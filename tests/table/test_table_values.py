@@ -134,6 +134,46 @@ def test_framed_avro_values_are_decoded_with_the_schemas_of_their_ids() -> None:
     assert (rows, errors) == ([row, row], [2, 3, 4])
 
 
+STATE: dict[str, Any] = {"type": "enum", "name": "state", "symbols": ["ON", "OFF"]}
+TREE: dict[str, Any] = {
+    "type": "record",
+    "name": "tree",
+    "fields": [{"name": "inner", "type": ["null", "tree"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (["null", "long"], b"\x02\x06", b"\x01\x06"),
+        (["null", "long"], b"\x00", b"\x03"),
+        (STATE, b"\x02", b"\x01"),
+        (["null", STATE], b"\x02\x00", b"\x02\x03"),
+        ({"type": "array", "items": ["null", "long"]}, b"\x02\x02\x06\x00", b"\x02\x01\x06\x00"),
+        ({"type": "map", "values": STATE}, b"\x02\x02k\x00\x00", b"\x02\x02k\x01\x00"),
+    ],
+)
+@pytest.mark.parametrize("is_recursive", [False, True], ids=["compiled", "recursive"])
+def test_negative_indexes_in_avro_values_are_errors(
+    kind: Any, good: bytes, bad: bytes, *, is_recursive: bool
+) -> None:
+    """fastavro counts them from the end of the union or enum, in both of its implementations."""
+    columns = avro_record(("x", kind))
+    more = [("tree", TREE)] if is_recursive else []
+    writer = avro_record(("x", kind), *more)
+    given: list[tuple[int | None, bytes]] = [(1, writer), (None, columns)]
+    end = b"\x00" * len(more)
+    values = [frame(1) + good + end, frame(1) + bad + end]
+    framed = ValueFormat.of("avro", given, framed=True)
+    for value_format, written_values in [
+        (framed, values),
+        (ValueFormat("avro", columns), [good, bad]),
+    ]:
+        decoded = ValueDecoder(value_format).decode(pa.array(written_values, pa.binary()))
+        assert [index for index, _ in decoded.errors] == [1]
+        assert "negative index" in decoded.errors[0][1]
+
+
 @pytest.mark.parametrize(
     ("kind", "more"), [("string", "a longer text"), ("double", 1.5), ("boolean", True)]
 )
