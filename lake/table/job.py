@@ -21,6 +21,7 @@ from penstock.lake.table.model import (
     Layout,
     TaskResult,
 )
+from penstock.lake.table.partition_values import unfit_rows
 from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.registry import decoder_of
 from penstock.lake.table.rows import (
@@ -78,6 +79,7 @@ class ExportJob:
         on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
         # Headers may contain the schema of a framed value.
         columns = read_columns(headers=self.headers or self.value_format.framed)
+        fields, schema = self.layout.fields, self.place.schema
         for batch in self.source.read(task.slices, columns, on_unreadable):
             good, bad, removed = rows_of(
                 batch,
@@ -86,6 +88,7 @@ class ExportJob:
                 keyed=self.upsert,
                 rejected=task.rejected,
                 partition_column=self.layout.partition_column,
+                unfit=lambda good: unfit_rows(good, fields, schema),
             )
             counts[0] += good.num_rows
             counts[1] += bad.num_rows

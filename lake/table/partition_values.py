@@ -8,6 +8,7 @@ Null is a separate partition. Rows keep their order. There is no I/O. Source: Ic
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -104,6 +105,31 @@ def split_rows(rows: Table, fields: Sequence[PartitionField]) -> Iterator[tuple[
     lists = found.column("row_list").combine_chunks()
     for index in sorted(range(len(groups)), key=lambda index: group_order(groups[index])):
         yield groups[index], rows.take(lists[index].values)
+
+
+def unfit_rows(
+    rows: Table, fields: Sequence[PartitionField], schema: Schema
+) -> list[tuple[int, str]]:
+    """Return the index and the reason of each row whose partition value has more digits than its
+    column in the table with this schema, such as that of truncate(50, c) for -99.99 in
+    decimal(4, 2): Iceberg cannot store it.
+    """
+    found: dict[int, str] = {}
+    for field in fields:
+        kind = _type_of(field, schema)
+        if field.transform != "truncate" or not _types.is_decimal(kind):
+            continue
+        name = _path_of(field, schema)[0]
+        if name not in rows.column_names:
+            continue  # the column was removed from the schema of the values
+        column = rows.select([name]).cast(pa.schema([schema.field(name)]))
+        values = _values(field, column)
+        lowest = Decimal((1, (9,) * kind.precision, -kind.scale))
+        unfit = pc.indices_nonzero(pc.less(values, pa.scalar(lowest, kind)))
+        for row, value in zip(unfit.to_pylist(), values.take(unfit).to_pylist(), strict=True):
+            reason = f"partitioning {field}: {value} has more digits than {kind}"
+            found[row] = f"{reason}; widen {field.column}, or partition by bucket"
+    return list(found.items())
 
 
 def directory_of(field: PartitionField, value: Any, schema: Schema) -> str:  # noqa: ANN401 - of any type

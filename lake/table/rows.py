@@ -5,7 +5,7 @@ highest offset wins; a tombstone removes the row. There is no I/O. Source: Confl
 Aiven's Iceberg topics.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -126,8 +126,10 @@ def rows_of(
     keyed: bool,
     rejected: frozenset[int] = frozenset(),
     partition_column: str = PARTITION,
+    unfit: Callable[[Table], Sequence[tuple[int, str]]] = lambda _: (),
 ) -> Rows:
-    """Convert records to rows and dead letters.
+    """Convert records to rows and dead letters. `unfit` returns the index and the reason of each
+    row that the table cannot store.
 
     With `keyed`, records without a key are dead letters. Records at the offsets `rejected` are
     omitted, because they are already in the table of dead letters, perhaps because of a different
@@ -144,6 +146,10 @@ def rows_of(
         [*origin, *(decoded.columns[field.name] for field in decoder.schema)], schema=schema
     )
     rejects = [_rejects(batch, decoded.errors)] if decoded.errors else []
+    if problems := unfit(good):
+        rejects.append(_rejects(kept, problems))
+        numbers = np.delete(np.arange(good.num_rows), [index for index, _ in problems])
+        good, kept = good.take(pa.array(numbers)), kept.take(pa.array(numbers))
     if keyed and good.column(KEY).null_count:
         keyless = kept.filter(pc.is_null(kept.column("key")))
         rejects.append(_rejects(keyless, [(index, NO_KEY) for index in range(keyless.num_rows)]))

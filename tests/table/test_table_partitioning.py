@@ -2,6 +2,7 @@
 and a changed spec becomes a new Iceberg partition spec or is refused.
 """
 
+import asyncio
 import datetime as dt
 import json
 import re
@@ -35,7 +36,7 @@ from penstock.lake.table.compact import compact
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.files import GroupedFiles
 from penstock.lake.table.model import FileEntry, Layout
-from penstock.lake.table.partition_values import check_partition_fields, split_rows
+from penstock.lake.table.partition_values import check_partition_fields, split_rows, unfit_rows
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
 from tests.support.partitioned_rows import (
@@ -46,7 +47,7 @@ from tests.support.partitioned_rows import (
     table_rows,
     write_table,
 )
-from tests.support.table_log import SCHEMA, Log
+from tests.support.table_log import SCHEMA, Log, write_messages
 from tests.support.table_runs import Run
 
 
@@ -337,6 +338,32 @@ def test_column_removed_from_the_schema_still_partitions(run: Run) -> None:
     narrow = ValueFormat("json", json.dumps(schema).encode())
     assert run.sync(value_format=narrow).run_batch()
     assert None in {row["name"] for row in run.rows()}
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
+def test_decimals_whose_partition_value_has_too_many_digits_are_dead_letters(
+    tmp_path: Path, kind: str, upsert: bool
+) -> None:
+    """Iceberg cannot store such a value; without a dead letter, it would stop the export."""
+    decimal: Any = {"type": "number", "format": "decimal"}
+    schema = json.dumps({"type": "object", "properties": {"c": decimal}}).encode()
+    lowest = "-" + "9" * 29 + "." + "9" * 9
+    numbers = [lowest, "1.5", lowest.replace(".999999999", ".999999950"), lowest[1:]]
+    messages = [(f"k{number}".encode(), f'{{"c": {number}}}'.encode()) for number in numbers]
+    log = asyncio.run(write_messages(tmp_path, [*messages, (b"none", b"{}")]))
+    run = Run(log, tmp_path, kind)
+    json_format = ValueFormat("json", schema)
+    run.all(
+        value_format=json_format, partition_by=parse_partition_by("truncate(50, c)"), upsert=upsert
+    )
+    rows = {row["_offset"]: row["c"] for row in run.rows()}
+    assert rows == {1: Decimal(numbers[1]), 2: Decimal(numbers[2]), 3: Decimal(numbers[3]), 4: None}
+    (letter,) = run.rows("t__dlq")
+    assert (letter["offset"], letter["value"]) == (0, messages[0][1])
+    assert re.search(r"truncate\(50, c\): -1\S+ has more digits than decimal128", letter["error"])
+    schema_of_table, other = pa.schema([("c", pa.decimal128(38, 9))]), pa.table({"other": [1]})
+    assert unfit_rows(other, parse_partition_by("truncate(50, c)") or (), schema_of_table) == []
 
 
 class CountedPlace:
