@@ -79,9 +79,10 @@ def check_timestamps_assigned(
 def resolved(
     offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """Replace -2 and -1 with offsets."""
+    """Replace -2 and -1 with offsets, except for partitions that do not exist."""
     found = dict(offsets)
-    for item, offset in offsets.items():
+    for item in offsets.keys() & bounds.keys():
+        offset = offsets[item]
         if offset == EARLIEST:
             found[item] = bounds[item].log_start
         elif offset == LATEST:

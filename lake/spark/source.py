@@ -185,19 +185,26 @@ class _Query:
             found = self.find(missing_ok=missing_ok)
         return found
 
+    @staticmethod
+    def check_assigned(limit: Limit, found: Found, *, starting: bool) -> None:
+        """Raise OffsetsMismatch if a limit specifies other partitions than the existing ones."""
+        if isinstance(limit, AtOffsets):
+            ranges.check_assigned(limit.offsets, found.bounds)
+            ranges.check_same_topics(limit.topic_ids, found.topic_ids)
+        elif isinstance(limit, AtTimestamps):
+            ranges.check_timestamps_assigned(
+                limit.timestamps_ms, found.bounds, "start" if starting else "end"
+            )
+
     def resolve(self, limit: Limit, found: Found, *, starting: bool) -> dict[TopicPartition, int]:
-        """Resolve a limit to the offsets of all partitions."""
+        """Resolve a limit to offsets, of all partitions if `check_assigned` has succeeded."""
         bounds = found.bounds
         if isinstance(limit, AtOffsets):
-            ranges.check_assigned(limit.offsets, bounds)
-            ranges.check_same_topics(limit.topic_ids, found.topic_ids)
             return ranges.resolved(limit.offsets, bounds)
         if isinstance(limit, AtTimestamp | AtTimestamps):
             if isinstance(limit, AtTimestamps):
-                ranges.check_timestamps_assigned(
-                    limit.timestamps_ms, bounds, "start" if starting else "end"
-                )
-                wanted: Offsets = limit.timestamps_ms
+                times = limit.timestamps_ms
+                wanted = {item: times[item] for item in times.keys() & bounds.keys()}
             else:
                 wanted = dict.fromkeys(bounds, limit.timestamp_ms)
             offsets = self.cluster.first_offsets(wanted, bounds)
@@ -275,6 +282,8 @@ class BatchReader(DataSourceReader):
         query.warn()
         found = query.find_since(_required(query.options))
         query.take_lease(renewed=False)
+        query.check_assigned(query.options.starting, found, starting=True)
+        query.check_assigned(query.options.ending, found, starting=False)
         start = query.resolve(query.options.starting, found, starting=True)
         end = query.resolve(query.options.ending, found, starting=False)
         wanted = ranges.batch_ranges(start, end, found.bounds, query.report)
@@ -322,6 +331,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topic_ids: dict[str, str] = {}
         """Topic ids by name, for topics whose offsets do not include an id."""
         self._initial: OffsetsJson | None = None
+        self._is_assumed = False
+        """Whether the start is not stored and its partitions have not been checked. After a crash
+        in the first micro-batch, partitions may have been added since, so only `latestOffset` of
+        the first run checks them. Kafka's source stores its start, which it does not check again.
+        """
         self._latest: dict[TopicPartition, int] = {}
         self._end: OffsetsJson | None = None
         """The end of the last micro-batch that this process planned, or of the checkpoint."""
@@ -344,12 +358,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stored = self._start()
             initial = stored.load() if stored else None
             if initial is None:
-                found = self._query.find()
-                offsets = to_json(
-                    self._query.resolve(self._query.options.starting, found, starting=True),
-                    found.topic_ids,
-                )
+                found, starting = self._query.find(), self._query.options.starting
+                if stored:
+                    self._query.check_assigned(starting, found, starting=True)
+                topic_ids = found.topic_ids
+                if isinstance(starting, AtOffsets):
+                    topic_ids = {**topic_ids, **starting.topic_ids}
+                offsets = to_json(self._query.resolve(starting, found, starting=True), topic_ids)
                 initial = stored.decide(offsets) if stored else offsets
+                self._is_assumed = not stored
             self._check_own(initial)
             self._initial = initial
         return self._initial
@@ -397,6 +414,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             start = self.initialOffset() if self._end is None else self._end
         found = self._find_since(start)
+        if self._is_assumed and self._end is None:
+            self._query.check_assigned(self._query.options.starting, found, starting=True)
+        self._is_assumed = False
         unread = set(self._query.options.topics.names) - found.topic_ids.keys() - start.keys()
         if unread and self._query.options.fail_on_data_loss:
             self._query.find()  # raises an error unless the topics were just created

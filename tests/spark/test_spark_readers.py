@@ -189,7 +189,7 @@ def test_checkpoint_of_a_recreated_topic_is_detected(
     fill(cluster, name, 20)
     copied = {"startingOffsets": json.dumps(end)}
     for first_call in (
-        stream(cluster, names, **copied).initialOffset,
+        stream(cluster, names, **copied).latestOffset,
         batch(cluster, names, **copied).partitions,
     ):
         with pytest.raises(OffsetsMismatch, match=f"created again: {name} "):
@@ -302,6 +302,36 @@ def test_query_that_starts_at_latest_begins_before_its_first_end(
     ahead = stream(cluster, "busy", startingOffsets='{"busy":{"0":12}}')
     with pytest.raises(DataLoss, match="changed from 12 to 10"):
         ahead.latestOffset()
+
+
+@pytest.mark.parametrize(
+    "starting",
+    [
+        {"startingOffsets": '{"grows":{"0":2,"1":-2}}'},
+        {"startingOffsetsByTimestamp": '{"grows":{"0":0,"1":0}}', "allowVolatileStart": "true"},
+    ],
+    ids=["offsets", "timestamps"],
+)
+def test_partitions_added_before_a_crash_in_the_first_batch_do_not_stop_the_query(
+    cluster: ThreadedCluster, starting: dict[str, str]
+) -> None:
+    """Kafka's source stores the start in the checkpoint and only checks it in the first run."""
+    topic = f"grows-{len(starting)}"
+    cluster.create(topic, 2)
+    fill(cluster, topic, 10, 2)
+    options = {name: text.replace("grows", topic) for name, text in starting.items()}
+    first = stream(cluster, topic, **options)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    expected = read(first, first.partitions(start, end))
+    cluster.grow(topic, 3)
+    wait_until(lambda: "2" in stream(cluster, topic).latestOffset()[topic])
+    again = stream(cluster, topic, **options)
+    assert read(again, again.partitions(again.initialOffset(), end)) == expected
+    assert "2" in again.latestOffset(end, ReadAllAvailable())[topic]
+    new = stream(cluster, topic, **options)
+    with pytest.raises(OffsetsMismatch, match="don't match what are assigned"):
+        new.latestOffset(new.initialOffset(), ReadAllAvailable())
 
 
 def test_available_now_run_extends_an_end_that_is_older_than_its_start(
