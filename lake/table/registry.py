@@ -1,11 +1,15 @@
 """Look up the schemas of values in a schema registry."""
 
+from functools import cache
 from typing import Final
 
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.values import ValueDecoder, ValueFormat
+from penstock.lake.table.writers import FindSchema
 from penstock.protocol.registry.by_id import schemas_of
-from penstock.protocol.registry.model import NotRegistered
+from penstock.protocol.registry.model import NotRegistered, StoredSchema
+from penstock.protocol.registry.settings import RegistrySettings
+from penstock.protocol.registry.wire_format import SchemaKey
 
 _NAMES: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
@@ -35,8 +39,24 @@ def with_newest(value_format: ValueFormat) -> ValueFormat:
 
 
 def decoder_of(value_format: ValueFormat) -> ValueDecoder:
-    """Return a decoder, which looks up schemas in the registry of the format. Raise InvalidSchema
-    or RegistrySettingInvalid.
+    """Return a decoder for records that already exist, which looks up schemas in the registry of
+    the format. Raise InvalidSchema or RegistrySettingInvalid.
     """
     registry = value_format.registry
-    return ValueDecoder(value_format, None if registry is None else schemas_of(registry).find)
+    return ValueDecoder(value_format, None if registry is None else _finder(registry))
+
+
+def _finder(registry: RegistrySettings) -> FindSchema:
+    """Return a function that looks up schemas in the cache of this process. An id may have been
+    registered since the process cached that it is not, so that is verified once per decoder.
+    """
+    shared = schemas_of(registry)
+    own = cache(lambda: schemas_of.__wrapped__(registry))
+
+    def find(key: SchemaKey) -> StoredSchema:
+        try:
+            return shared.find(key)
+        except NotRegistered:
+            return own().find(key)
+
+    return find

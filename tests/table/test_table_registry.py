@@ -449,6 +449,26 @@ def test_failing_registry_creates_no_dead_letters(
     assert "a-token" not in str(failed.value) + repr(value_format)
 
 
+def test_id_that_was_registered_later_is_requested_again_for_later_records(
+    server: SchemaRegistryServer,
+) -> None:
+    """Otherwise, valid records would become dead letters for 30 s after another process or a
+    corrupt record used their id.
+    """
+    server.register("t-value", {"schema": json.dumps(avro(ONE))})
+    value_format = with_newest(ValueFormat.registered(settings(server), "t-value"))
+    values = pa.array([frame(2) + b"\2\4"], pa.binary())
+    early = decoder_of(value_format)
+    assert "404" in early.decode(values).errors[0][1]
+    requests = len(server.requests)
+    assert early.decode(values).errors
+    assert len(server.requests) == requests, "each decoder only requests it once"
+    later = {"schema": json.dumps(avro([*reversed(ONE)]))}
+    assert server.register("t-value", later) == 2
+    found = decoder_of(value_format).decode(values)
+    assert (found.errors, pa.table(found.columns).to_pylist()) == ([], [{"price": 2, "qty": 1}])
+
+
 def test_subjects_of_a_context_need_its_url(server: SchemaRegistryServer) -> None:
     """Ids refer to the default context, unless the URL contains another one."""
     server.register(":.ctx:t-value", {"schema": json.dumps(avro(ONE))})
