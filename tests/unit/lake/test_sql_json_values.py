@@ -16,6 +16,7 @@ from penstock.lake.sql.json_values import (
     JsonDecoder,
     arrow_type,
 )
+from penstock.lake.table.values import ValueDecoder, ValueFormat
 
 KINDS: list[JsonType] = [
     "BOOLEAN",
@@ -37,6 +38,32 @@ def test_array_types_do_not_depend_on_the_values() -> None:
         for values in given:
             found = decoder.parse(pa.array(values, pa.string_view()))
             assert [array.type for array in found.arrays] == [arrow_type(kind) for kind in KINDS]
+
+
+def test_sql_takes_the_first_of_repeated_names_and_tables_the_last() -> None:
+    """DuckDB finds the first member, msgspec and Jackson the last one. The documentation of SQL
+    describes the difference.
+    """
+    inner = StructOf((("b", "BIGINT"),))
+    columns = [JsonColumn("a", "a", "BIGINT"), JsonColumn("o", "o", inner)]
+    texts = [
+        '{"a": 1, "o": {"b": 1, "b": 2}, "a": 2}',
+        '{"a": 1, "a": null, "o": {"b": 1}, "o": {"b": 2}}',
+        '{"a": 1, "\\u0061": 2, "o": {"b": 1, "b": null}}',
+    ]
+    for asked in ([columns[0]], columns):  # with json_extract and with from_json
+        with closing(JsonDecoder(asked)) as decoder:
+            parsed = decoder.parse(pa.array(texts, pa.string_view()))
+        assert parsed.misfits == []
+        found = [array.to_pylist() for array in parsed.arrays]
+        assert found == [[1, 1, 1], [{"b": 1}] * 3][: len(asked)]
+    integer = {"type": ["integer", "null"]}
+    members = {"a": integer, "o": {"type": "object", "properties": {"b": integer}}}
+    schema = json.dumps({"type": "object", "properties": members}).encode()
+    table = ValueDecoder(ValueFormat("json", schema))
+    decoded = table.decode(pa.array([text.encode() for text in texts], pa.binary()))
+    assert decoded.columns["a"].to_pylist() == [2, None, 2]
+    assert decoded.columns["o"].to_pylist() == [{"b": 2}, {"b": 2}, {"b": None}]
 
 
 def test_rows_that_do_not_fit_are_found_in_sliced_views() -> None:
