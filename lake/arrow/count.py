@@ -37,7 +37,8 @@ def count_records(
 
     Invariant: the count equals the number of rows returned by reading. Counts of the metadata
     include markers and aborted records, so they are used only for ranges without transactions. They
-    also include unreadable records, so a scan that skips those reads all records instead.
+    also include unreadable records, so a scan that skips those reads all records instead, and
+    records that repeat an offset, which only topics with record.validation=header accept.
     """
     counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
     counter.on_unreadable = on_unreadable

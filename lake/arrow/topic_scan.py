@@ -247,9 +247,9 @@ class Scan:
         Without transactions, log compaction and time bounds, nothing is read: the manifest contains
         the count. Otherwise, most counts are in the indexes of objects; blocks are read in
         partitions with transactions, and where a block crosses a time bound. Lost or damaged
-        objects that do not have to be read are not detected, and unreadable records are counted if
-        their block is not read. With `on_error="skip"`, all records are read, so that skipped
-        records are not counted.
+        objects that do not have to be read are not detected, and if a block is not read, unreadable
+        records and those that repeat an offset of their batch are counted. With `on_error="skip"`,
+        all records are read, so that skipped records are not counted.
 
         Raises:
             OffsetsLost, OffsetsMissing, TopicReplaced, UnknownPartition: As during iteration.

@@ -326,6 +326,17 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
     assert offsets == [0, 1, 2, 5, 6, 7]
 
 
+def test_count_of_metadata_includes_records_that_repeat_an_offset(cluster: ThreadedCluster) -> None:
+    """Kafka's consumers and all readers return the first record of an offset. Only reading the
+    batch shows that there is another one.
+    """
+    first = 3 * list(ODD).index("repeated offsets")
+    found = scan(cluster.store_url, "odd", start=first, end=first + 3)
+    assert found.to_table()["offset"].to_pylist() == [first, first + 2]
+    assert found.count() == 3
+    assert scan(cluster.store_url, "odd", start=first, end=first + 3, on_error="skip").count() == 2
+
+
 def test_consume_returns_records_that_kafka_can_read(cluster: ThreadedCluster) -> None:
     done = consumed(cluster, "odd")
     assert done.returncode == 0, done.stderr
