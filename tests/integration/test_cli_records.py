@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -98,6 +99,34 @@ async def test_produced_records_are_consumed_unchanged(cli: Cli) -> None:
     for wrong in (("--offset", "x"), ("--group", "g", "-p", "0"), ("-p", "9"), ("-f", "%z")):
         with pytest.raises(UsageError):
             await cli.run("consume", "orders", *wrong)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "list"),
+        ("topics", "list", "--json"),
+        ("consume", "orders", *ALL),
+        ("consume", "orders", *ALL, "--json"),
+        ("completion", "bash"),
+        ("consume", "--help"),
+    ],
+)
+async def test_commands_end_quietly_if_nobody_reads_their_output(
+    cli: Cli, bootstrap: str, command: tuple[str, ...]
+) -> None:
+    await cli.run("produce", "orders", "--value", "v" * 1_000, "--count", "500")
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "penstock", *command),
+        stdout=writing,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PENSTOCK_BOOTSTRAP": bootstrap},
+    )
+    os.close(writing)
+    _, reported = await process.communicate()
+    assert (process.returncode, reported) == (1, b"")
 
 
 @pytest.mark.parametrize("begin", [(), ("--offset", "latest"), ("--group", "new")])
