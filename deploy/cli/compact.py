@@ -10,7 +10,16 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName, WalStore
+from penstock.deploy.cli.options import (
+    Controller,
+    DryRun,
+    EngineName,
+    Master,
+    Output,
+    StateFile,
+    TopicName,
+    WalStore,
+)
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_document, report_table, say
 
@@ -34,13 +43,6 @@ StoreOption = Annotated[
 ClusterOption = Annotated[
     str,
     typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
-]
-EngineOption = Annotated[
-    str,
-    typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
-]
-Master = Annotated[
-    str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
 ]
 TargetMib = Annotated[
     int,
@@ -95,7 +97,7 @@ def compact(
     cluster: ClusterOption = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    engine: EngineOption = "local",
+    engine: EngineName = "local",
     master: Master = "",
     target_mib: TargetMib = 64,
     max_gib: MaxGib = _MAX_GIB,
@@ -114,8 +116,6 @@ def compact(
 
     For example: penstock compact orders --dry-run
     """
-    if engine not in {"local", "spark"}:
-        raise UsageError(f"--engine {engine!r}: choose one of local, spark")
     from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
     from penstock.deploy.clients.slow_servers import report_slow_servers

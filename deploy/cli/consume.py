@@ -1,7 +1,7 @@
 """Run `penstock consume`: print records."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -9,12 +9,10 @@ from penstock.deploy.cli.completing import complete_groups, complete_snapshots
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
-    ON_ERROR,
     Bootstrap,
     OnError,
     TopicName,
     WalStore,
-    on_error_of,
 )
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError
@@ -23,9 +21,6 @@ from penstock.deploy.output import counted, end_line_of_interrupt, remark
 if TYPE_CHECKING:
     from penstock.deploy.records.reading import Begin, Limits
     from penstock.deploy.records.writer import RecordWriter
-
-_OUTPUTS = ("text", "json")
-_ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +66,9 @@ class _Where:
         typer.Option("--key", help="Only records with this key.", show_default=False),
     ] = None
     isolation: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(_ISOLATIONS),
-            help="read_uncommitted also prints records of open and aborted transactions.",
-        ),
-    ] = _ISOLATIONS[0]
+        Literal["read_committed", "read_uncommitted"],
+        typer.Option(help="read_uncommitted also prints records of open and aborted transactions."),
+    ] = "read_committed"
 
     def begin(self) -> "Begin":
         """Return the start position. Raises UsageError."""
@@ -85,8 +77,6 @@ class _Where:
 
         if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:
             raise UsageError("specify only one of --from-beginning, --offset and --from-time")
-        if self.isolation not in _ISOLATIONS:
-            raise UsageError(f"--isolation {self.isolation!r}: one of {', '.join(_ISOLATIONS)}")
         if self.from_time:
             return parse_begin("latest", time_ms=parse_time(self.from_time))
         return parse_begin("earliest" if self.from_beginning else self.offset or "latest")
@@ -112,10 +102,9 @@ class _Ends:
         float, typer.Option(min=0.0, help="Maximum records per second; 0: unlimited.")
     ] = 0.0
 
-    on_error: OnError = ON_ERROR
+    on_error: OnError = "raise"
 
     def limits(self) -> "Limits":
-        """Return the limits. Raises UsageError for another --on-error."""
         from penstock.deploy.records.reading import Limits
 
         return Limits(
@@ -123,7 +112,7 @@ class _Ends:
             self.timeout,
             self.until_end,
             self.rate,
-            on_error_of(self.on_error),
+            self.on_error,
         )
 
 
@@ -135,11 +124,9 @@ class _Form:
         bool, typer.Option("--json", help="Print each record as one JSON object per line.")
     ] = False
     output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="|".join(_OUTPUTS), help="json: the same as --json."
-        ),
-    ] = _OUTPUTS[0]
+        Literal["text", "json"],
+        typer.Option("--output", "-o", help="json: the same as --json."),
+    ] = "text"
     template: Annotated[
         str,
         typer.Option(
@@ -168,8 +155,6 @@ class _Form:
         """
         from penstock.deploy.records.writer import RecordWriter
 
-        if self.output not in _OUTPUTS:
-            raise UsageError(f"--output {self.output!r}: one of {', '.join(_OUTPUTS)}")
         as_json = self.as_json or self.output == "json"
         if as_json and self.template:
             raise UsageError("--json and --template are mutually exclusive")

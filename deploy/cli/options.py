@@ -1,12 +1,11 @@
 """Define the options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_topics
-from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 Bootstrap = Annotated[
@@ -69,19 +68,13 @@ GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
 ]
 OnError = Annotated[
-    str,
-    typer.Option(
-        metavar="raise|skip",
-        help="How to handle unreadable records: fail, or skip them with a warning.",
-    ),
+    Literal["raise", "skip"],
+    typer.Option(help="How to handle unreadable records: fail, or skip them with a warning."),
 ]
-ON_ERROR: Final = "raise"
-
-
-def on_error_of(text: str) -> Literal["raise", "skip"]:
-    """Validate and return the value of --on-error. Raises UsageError."""
-    if text == "skip":
-        return "skip"
-    if text == "raise":
-        return "raise"
-    raise UsageError(f"--on-error {text!r} is not allowed: raise or skip")
+EngineName = Annotated[
+    Literal["local", "spark"],
+    typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
+]
+Master = Annotated[
+    str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
+]

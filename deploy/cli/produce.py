@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.deploy.records.lines import LineReader
     from penstock.deploy.records.sending import SendOptions
-
-_ACKS = ("all", "1", "0")
-_OUTPUTS = ("text", "json")
-_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +100,12 @@ class _Delivery:
     """Options for sending records."""
 
     acks: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(_ACKS),
-            help="Required acknowledgements; with all, the producer is idempotent.",
-        ),
+        Literal["all", "1", "0"],
+        typer.Option(help="Required acknowledgements; with all, the producer is idempotent."),
     ] = "all"
     compression: Annotated[
-        str, typer.Option(metavar="|".join(_COMPRESSIONS), help="Compression of batches.")
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        typer.Option(help="Compression of batches."),
     ] = "lz4"
     transactional_id: Annotated[
         str, typer.Option(help="Send all records in one transaction with this transactional id.")
@@ -124,14 +118,13 @@ class _Delivery:
         typer.Option("--verbose", "-v", help="Print the partition and offset of each record."),
     ] = False
     output: Annotated[
-        str,
+        Literal["text", "json"],
         typer.Option(
             "--output",
             "-o",
-            metavar="|".join(_OUTPUTS),
             help="json: print topic, partition, offset and timestamp of each record as JSON.",
         ),
-    ] = _OUTPUTS[0]
+    ] = "text"
 
 
 @with_option_groups
@@ -218,14 +211,6 @@ def _sending(topic: str, delivery: _Delivery, *, is_interactive: bool) -> "SendO
     """Raises UsageError."""
     from penstock.deploy.records.sending import SendOptions
 
-    if delivery.output not in _OUTPUTS:
-        raise UsageError(f"--output {delivery.output!r}: one of {', '.join(_OUTPUTS)}")
-    if delivery.acks not in _ACKS:
-        raise UsageError(f"--acks {delivery.acks!r}: one of {', '.join(_ACKS)}")
-    if delivery.compression not in _COMPRESSIONS:
-        raise UsageError(
-            f"--compression {delivery.compression!r}: one of {', '.join(_COMPRESSIONS)}"
-        )
     if delivery.transactional_id and delivery.acks != "all":
         raise UsageError("--transactional-id needs --acks all")
     return SendOptions(

@@ -18,11 +18,9 @@ from penstock.deploy.cli.completing import (
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
-    ON_ERROR,
     OnError,
     Output,
     WalStore,
-    on_error_of,
 )
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema, split_id
@@ -107,7 +105,7 @@ class TopicOptions(RegistryOptions):
         ),
     ] = False
 
-    on_error: OnError = ON_ERROR
+    on_error: OnError = "raise"
 
     def formats(self) -> "dict[str, ValueFormat]":
         """Return the formats of topics. Raise UsageError."""
@@ -266,7 +264,7 @@ def _session_options(
         formats=topics.formats(),
         registry=topics.registry(),
         strict=topics.strict,
-        on_error=on_error_of(topics.on_error),
+        on_error=topics.on_error,
         memory_limit=limits.memory_limit,
         temp_directory=limits.temp_directory,
     )

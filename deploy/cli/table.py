@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -15,6 +15,8 @@ from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
+    EngineName,
+    Master,
     Output,
     TopicName,
     WalStore,
@@ -140,18 +142,12 @@ class WarehouseOptions(CatalogOptions):
 class EngineOptions:
     """Options for the engine that runs tasks."""
 
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
-    ] = "local"
-    master: Annotated[
-        str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
-    ] = ""
+    engine: EngineName = "local"
+    master: Master = ""
 
     @property
     def is_spark(self) -> bool:
-        """Return whether the engine is Spark. Raise UsageError."""
-        return choice("--engine", self.engine, "local", "spark") == "spark" or bool(self.master)
+        return self.engine == "spark" or bool(self.master)
 
     @contextmanager
     def start(self) -> Generator["Engine", None, None]:
@@ -200,7 +196,8 @@ class RowOptions(RegistryOptions):
         ),
     ] = ""
     mode: Annotated[
-        str, typer.Option(help="append, or upsert: keep the last record of each key.")
+        Literal["append", "upsert"],
+        typer.Option(help="append, or upsert: keep the last record of each key."),
     ] = "append"
     partition_by: Annotated[
         str,
@@ -217,7 +214,7 @@ class RowOptions(RegistryOptions):
     ] = ""
     headers: Headers = False
     unwrap: Annotated[
-        str,
+        Literal["none", "debezium"],
         typer.Option(
             help="none, or debezium: values are Debezium's change events, with --mode upsert."
         ),
@@ -241,9 +238,8 @@ class RowOptions(RegistryOptions):
 
     def format(self, topic: str) -> "ValueFormat":
         """Raise UsageError if a schema cannot be read, and InvalidSchema."""
-        unwrap = choice("--unwrap", self.unwrap, "none", "debezium")
         found = self._events(topic)
-        return found if unwrap == "none" else found._replace(unwrap=unwrap)
+        return found if self.unwrap == "none" else found._replace(unwrap=self.unwrap)
 
     def _events(self, topic: str) -> "ValueFormat":
         from penstock.lake.table.values import ValueFormat
@@ -282,7 +278,8 @@ class ReadOptions:
     """Options for the range of records and the batch size."""
 
     start: Annotated[
-        str, typer.Option("--from", help="Start position of a new table: earliest or latest.")
+        Literal["earliest", "latest"],
+        typer.Option("--from", help="Start position of a new table."),
     ] = "earliest"
     skip_lost: Annotated[
         bool,
@@ -291,9 +288,8 @@ class ReadOptions:
         ),
     ] = False
     on_error: Annotated[
-        str,
+        Literal["raise", "skip", "dead-letter"],
         typer.Option(
-            metavar="raise|skip|dead-letter",
             help=(
                 "How to handle unreadable records: stop the export of the topic, skip them, or"
                 " write their offsets to the table <table>__dlq."
@@ -304,13 +300,12 @@ class ReadOptions:
     file_mib: FileMib = 256
 
     def sync_options(self) -> "SyncOptions":
-        """Raise UsageError for an invalid choice."""
         from penstock.lake.table.sync import SyncOptions
 
         return SyncOptions(
-            from_latest=choice("--from", self.start, "earliest", "latest") == "latest",
+            from_latest=self.start == "latest",
             skip_lost=self.skip_lost,
-            on_error=choice("--on-error", self.on_error, "raise", "skip", "dead-letter"),
+            on_error=self.on_error,
             batch_bytes=self.batch_mib << 20,
             file_bytes=self.file_mib << 20,
         )
@@ -405,7 +400,7 @@ def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncO
     return replace(
         batches.sync_options(),
         value_format=rows.format(topic),
-        upsert=choice("--mode", rows.mode, "append", "upsert") == "upsert",
+        upsert=rows.mode == "upsert",
         partition_by=partition_by,
         headers=rows.headers,
         masking=rows.masking(),
@@ -572,9 +567,3 @@ def query(
     print_rows(shown)
     if found.num_rows > max_rows:
         say(f"{counted(found.num_rows - max_rows, 'more row')}; use --max-rows to show them")
-
-
-def choice(flag: str, given: str, *allowed: str) -> str:
-    if given not in allowed:
-        raise UsageError(f"{flag} {given!r}: choose one of {', '.join(allowed)}")
-    return given

@@ -261,9 +261,6 @@ def test_dry_run_changes_nothing_and_errors_include_advice(cluster: HurriedClust
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
     assert output_of(compacting(cluster, "idle")) == "idle: nothing to rewrite in 2 partitions\n"
-    assert "error: --engine 'flink': choose one of local, spark" in output_of(
-        compacting(cluster, "idle", "--engine", "flink"), 2
-    )
     assert "nowhere" in output_of(compacting(cluster, "nowhere"), 1)
 
 

@@ -94,6 +94,22 @@ def test_numbers_out_of_range_are_reported(arguments: tuple[str, ...], allowed: 
     assert (done.returncode, allowed in " ".join(done.stderr.split())) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("consume", "t", "--on-error=x"), "'raise', 'skip'"),
+        (("consume", "t", "--output=csv"), "'text', 'json'"),
+        (("consume", "t", "--isolation=x"), "'read_committed', 'read_uncommitted'"),
+        (("produce", "t", "--acks=2"), "'all', '1', '0'"),
+        (("compact", "t", "--engine=flink"), "'local', 'spark'"),
+        (("table", "run", "--on-error=x"), "'raise', 'skip', 'dead-letter'"),
+    ],
+)
+def test_allowed_values_are_listed(arguments: tuple[str, ...], allowed: str) -> None:
+    done = run_here(*arguments, COLUMNS="120")
+    assert (done.returncode, f"is not one of {allowed}." in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("number", ["nan", "inf", "1e-320", "1e300"])
 def test_no_option_accepts_a_number_that_python_cannot_convert_or_wait_for(number: str) -> None:
     accepted: list[str] = []
