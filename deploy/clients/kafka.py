@@ -215,12 +215,6 @@ class Kafka:
             )[name]
         self._result(added, failed)
 
-    def delete_topic(self, name: str) -> None:
-        self._result(
-            self._admin.delete_topics([name], request_timeout=TIMEOUT_S)[name],
-            f"topic {name!r} was not deleted",
-        )
-
     def topic_config(self, name: str) -> dict[str, str]:
         """Return every config of a topic, including defaults."""
         from confluent_kafka.admin._config import ConfigResource

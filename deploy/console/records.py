@@ -67,14 +67,13 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True)
 class RecordsFound:
-    """The result of a query. searched: number of records read. is_complete: whether all offsets in
-    `windows` were read. windows: the offsets to read.
+    """The result of a query. searched: number of records read. is_complete: whether all wanted
+    offsets were read.
     """
 
     records: list[RecordView]
     searched: int
     is_complete: bool
-    windows: Windows
     bounds: Windows
     problem: str = ""
     """A description of the records that were skipped because they cannot be read."""
@@ -117,7 +116,7 @@ def find_records(
     windows = windows_of(query, bounds)
     wanted = {index: window for index, window in windows.items() if window[0] < window[1]}
     if not wanted:
-        return RecordsFound([], 0, True, windows, bounds)
+        return RecordsFound([], 0, True, bounds)
     batches = scan(
         store,
         query.topic,
@@ -130,7 +129,7 @@ def find_records(
     rows, searched, is_complete = _search(query, iter(batches))
     problem = str(batches.unreadable) if batches.unreadable else ""
     views = [_view(row, show) for row in rows]
-    return RecordsFound(views, searched, is_complete, windows, bounds, problem)
+    return RecordsFound(views, searched, is_complete, bounds, problem)
 
 
 def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:

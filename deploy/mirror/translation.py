@@ -43,11 +43,6 @@ class OffsetMap:
         """Return the next source offset; None before the first record is copied."""
         return self._segments[-1].next_source if self._segments else None
 
-    @property
-    def target_end(self) -> int:
-        """Return the offset after the last record in the target."""
-        return self._segments[-1].target + self._segments[-1].count if self._segments else 0
-
     def extend(self, segments: Iterable[Segment]) -> None:
         """Add segments. Raises ValueError if it does not follow the last one."""
         for item in segments:

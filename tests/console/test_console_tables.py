@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.deploy.clients.frozen_topics import delete_topic
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.manifest.table_status import RunnerStatus, TopicStatus, write_status
@@ -27,7 +28,7 @@ def visitor(cluster: LocalCluster, console: ConsoleProcess) -> Iterator[Visitor]
     visitor = Visitor(console.url)
     wait_until(lambda: visitor.get(f"/topics/{TOPIC}").status == 200)
     yield visitor
-    kafka.delete_topic(TOPIC)
+    delete_topic(cluster.bootstrap, TOPIC)
     wait_until(lambda: TOPIC not in visitor.get("/tables").text)
 
 
