@@ -19,7 +19,7 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import MoveTrace, QuorumStatus, TraceMove
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import PartitionKey
-from penstock.deploy.admin.cost import Prices, prices_of
+from penstock.deploy.admin.cost import prices_of
 from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import connect, no_controller
 from penstock.deploy.console.broker_watch import REQUEST_S, BrokerWatch
@@ -53,12 +53,10 @@ _log = get_logger(__name__)
 class LiveCluster:
     """One cluster. wall_ms: the time of day, for charts. `start` does not wait for the cluster."""
 
-    def __init__(
-        self, options: ConsoleOptions, wall_ms: Callable[[], int], prices: Prices | None = None
-    ) -> None:
+    def __init__(self, options: ConsoleOptions, wall_ms: Callable[[], int]) -> None:
         self._options = options
         self._wall_ms = wall_ms
-        self._prices = prices or prices_of(options.store)
+        self._prices = prices_of(options.store)
         self._ends = EndOffsets(options.security, REQUEST_S)
         self._watch = BrokerWatch(self._ends.of_broker)
         self._counts = RecordCounts()

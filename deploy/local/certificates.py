@@ -49,7 +49,7 @@ class Authority:
     certificate: x509.Certificate
 
     @classmethod
-    def make(cls, name: str, *, days: int = DAYS) -> Self:
+    def make(cls, name: str) -> Self:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
@@ -64,7 +64,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            _builder(subject, subject, key.public_key(), key.public_key(), days)
+            _builder(subject, subject, key.public_key(), key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .sign(key, hashes.SHA256())
@@ -82,7 +82,6 @@ class Authority:
         *,
         hosts: Sequence[str] = (),
         unit: str = "",
-        days: int = DAYS,
         password: str = "",
     ) -> Certificate:
         """Issue a certificate for servers and clients. hosts: names and addresses of a server.
@@ -98,7 +97,6 @@ class Authority:
                 self.certificate.subject,
                 key.public_key(),
                 self.key.public_key(),
-                days,
             )
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
@@ -131,7 +129,6 @@ def _builder(
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
-    days: int,
 ) -> x509.CertificateBuilder:
     own = x509.SubjectKeyIdentifier.from_public_key(key)
     of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
@@ -143,7 +140,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(now + timedelta(days=DAYS))
         .add_extension(own, critical=False)
         .add_extension(of_issuer, critical=False)
     )

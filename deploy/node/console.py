@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
@@ -41,9 +40,9 @@ class NodeConsole:
     `REQUEST_BYTES_MAX`.
     """
 
-    def __init__(self, plan: ConsolePlan, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, plan: ConsolePlan) -> None:
         self._plan = plan
-        self._environment = plan.environment(environment)
+        self._environment = plan.environment(os.environ)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._starting = asyncio.Lock()

@@ -1,7 +1,6 @@
 """The health of a table runner, for the probes of `deploy.node.health`."""
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from penstock.lake.manifest.table_status import RunnerState
@@ -17,9 +16,8 @@ class RunnerHealth:
     would not help and would interrupt other exports.
     """
 
-    def __init__(self, state: RunnerState, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, state: RunnerState) -> None:
         self.state = state
-        self._clock = clock
 
     def not_started(self) -> list[str]:
         if self.state.is_started:
@@ -27,7 +25,7 @@ class RunnerHealth:
         return [self.state.status.error or "the topics of the cluster have not been read yet"]
 
     def not_alive(self) -> list[str]:
-        age_s = self._clock() - self.state.turned_at_s
+        age_s = time.monotonic() - self.state.turned_at_s
         return [f"the runner has been stuck for {age_s:.0f} s"] if age_s > STUCK_S else []
 
     async def not_ready(self) -> list[str]:

@@ -4,7 +4,7 @@ Invariant: a broker that does not respond in time does not delay the others. The
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,11 +48,9 @@ class EndOffsets:
         self,
         security: ClientSecurity | None = None,
         timeout_s: float = TIMEOUT_S,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._security = security
         self._timeout_s = timeout_s
-        self._now = now
         self._brokers: dict[str, WireClient] = {}
 
     def close(self) -> None:
@@ -74,7 +72,7 @@ class EndOffsets:
         different brokers.
         """
         wait_at_most(self._timeout_s)
-        requested_at = self._now()
+        requested_at = time.monotonic()
         keys = ((topic, number) for topic, numbers in partitions.items() for number in numbers)
         try:
             response = self._broker(address).send_request(

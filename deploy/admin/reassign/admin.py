@@ -59,10 +59,10 @@ def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -
     return problems
 
 
-def _batched(items: Iterable[_T], size: int = PARTITIONS_PER_REQUEST_MAX) -> Iterator[list[_T]]:
-    """Yield lists of at most `size` items, in order."""
+def _batched(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield lists of at most PARTITIONS_PER_REQUEST_MAX items, in order."""
     rest = iter(items)
-    while some := list(islice(rest, size)):
+    while some := list(islice(rest, PARTITIONS_PER_REQUEST_MAX)):
         yield some
 
 
