@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import typer
 
@@ -17,73 +17,28 @@ DEADLINE_S: Final = 1.0
 CACHE_S: Final = 10.0
 NAMES_MAX: Final = 10_000
 """Maximum number of cached names, because shells do not display more."""
+Completion: TypeAlias = Callable[[typer.Context, str], list[str]]
 
 
-def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a topic."""
-    return _complete(ctx, incomplete, "topics")
+def _completion(kind: str | Callable[[typer.Context], str], suffix: str = "") -> Completion:
+    """Return a function that completes names. kind: a key of `names.KINDS`. suffix: text after each
+    name.
+    """
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            names = _names(ctx, kind if isinstance(kind, str) else kind(ctx))
+        except Exception:  # noqa: BLE001 - a message in the middle of a command line helps no one
+            return []
+        matches = [name for name in names if name.startswith(incomplete) and name.isprintable()]
+        return [name + suffix for name in matches]
+
+    return complete
 
 
-def complete_topic_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the TOPIC= part of an option value."""
-    return [f"{name}=" for name in complete_topics(ctx, incomplete)]
-
-
-def complete_deleted_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a deleted topic; with --records, of a topic with deleted records."""
-    return _complete(ctx, incomplete, "topics" if ctx.params.get("records") else "deleted topics")
-
-
-def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete TOPIC-PARTITION."""
-    return _complete(ctx, incomplete, "partitions")
-
-
-def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a group."""
-    return _complete(ctx, incomplete, "groups")
-
-
-def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a broker."""
-    return _complete(ctx, incomplete, "brokers")
-
-
-def complete_snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a snapshot."""
-    return _complete(ctx, incomplete, "snapshots")
-
-
-def complete_client_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a client metrics subscription."""
-    return _complete(ctx, incomplete, "client metrics")
-
-
-def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete NAME= of a config of topics."""
-    return [f"{name}=" for name in _complete(ctx, incomplete, "topic configs")]
-
-
-def complete_config_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a config of the selected resource."""
-    return _complete(ctx, incomplete, _kind_of_configs(ctx))
-
-
-def complete_config_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete NAME= of a config of the selected resource."""
-    return [f"{name}=" for name in complete_config_names(ctx, incomplete)]
-
-
-def complete_profiles(_ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a profile."""
-    from penstock.base.errors import ExpectedError
-    from penstock.deploy.clients import profiles
-
-    try:
-        found = profiles.read(profiles.default_path(os.environ))
-    except ExpectedError:
-        return []
-    return [name for name in sorted(found.profiles) if name.startswith(incomplete)]
+def _kind_of_deleted(ctx: typer.Context) -> str:
+    """With --records, topics may have deleted records."""
+    return "topics" if ctx.params.get("records") else "deleted topics"
 
 
 def _kind_of_configs(ctx: typer.Context) -> str:
@@ -97,12 +52,29 @@ def _kind_of_configs(ctx: typer.Context) -> str:
     return "broker configs" if is_broker else "topic configs"
 
 
-def _complete(ctx: typer.Context, incomplete: str, kind: str) -> list[str]:
+complete_topics = _completion("topics")
+complete_topic_values = _completion("topics", "=")
+complete_deleted_topics = _completion(_kind_of_deleted)
+complete_partitions = _completion("partitions")
+complete_groups = _completion("groups")
+complete_brokers = _completion("brokers")
+complete_snapshots = _completion("snapshots")
+complete_client_metrics = _completion("client metrics")
+complete_topic_configs = _completion("topic configs", "=")
+complete_config_names = _completion(_kind_of_configs)
+complete_config_values = _completion(_kind_of_configs, "=")
+
+
+def complete_profiles(_ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a profile."""
+    from penstock.base.errors import ExpectedError
+    from penstock.deploy.clients import profiles
+
     try:
-        names = _names(ctx, kind)
-    except Exception:  # noqa: BLE001 - a message in the middle of a command line helps no one
+        found = profiles.read(profiles.default_path(os.environ))
+    except ExpectedError:
         return []
-    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+    return [name for name in sorted(found.profiles) if name.startswith(incomplete)]
 
 
 def _names(ctx: typer.Context, kind: str) -> list[str]:
@@ -153,9 +125,9 @@ def _within_deadline(send_request: Callable[[], list[str]]) -> list[str]:
 
 
 def _send_request(brokers: str, kind: str) -> list[str]:
-    from penstock.deploy.cli.names import request_names
+    from penstock.deploy.cli.names import KINDS
 
-    return request_names(brokers, kind)[:NAMES_MAX]
+    return sorted(KINDS[kind](brokers))[:NAMES_MAX]
 
 
 def _cache_path(key: str) -> Path:

@@ -6,11 +6,6 @@ from typing import Final
 from penstock.deploy.clients.brokers import Brokers
 
 
-def request_names(bootstrap: str, kind: str) -> list[str]:
-    """Return names in order. kind: a key of KINDS. Raises KafkaFailed."""
-    return sorted(KINDS[kind](bootstrap))
-
-
 def _topics(bootstrap: str) -> list[str]:
     with Brokers(bootstrap) as brokers:
         return [topic.name or "" for topic in brokers.metadata(None).topics]
