@@ -1,6 +1,7 @@
 """Run `penstock acls`: list, add and remove ACLs."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -237,16 +238,4 @@ def _selections(
 
 def _print(acls: "list[AclView]", output: Format) -> None:
     columns = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
-    rows = [
-        (
-            acl.resource,
-            acl.name,
-            acl.pattern,
-            acl.principal,
-            acl.host,
-            acl.operation,
-            acl.permission,
-        )
-        for acl in acls
-    ]
-    report_table(output, acls, "", columns, rows)
+    report_table(output, acls, "", columns, map(astuple, acls))

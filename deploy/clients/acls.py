@@ -4,7 +4,7 @@ Invariant: every failure is a KafkaFailed.
 Source: KIP-140, KIP-290.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -36,7 +36,7 @@ _RESOURCE_WORDS: Final = {kind: word for word, kind in RESOURCES.items()}
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class AclView:
     """An ACL, with the names that the command line uses."""
 
@@ -112,7 +112,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     )
     if response.error_code:
         raise _refused("ACLs cannot be listed", response.error_code, response.error_message)
-    return _sorted(
+    return sorted(
         _view(
             resource.resource_type,
             resource.resource_name,
@@ -156,7 +156,7 @@ def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     (result,) = response.filter_results
     if result.error_code:
         raise _refused("ACLs were not removed", result.error_code, result.error_message)
-    return _sorted(
+    return sorted(
         _view(
             acl.resource_type,
             acl.resource_name,
@@ -180,21 +180,6 @@ def _view(
         host,
         Operation(operation).name.lower().replace("_", "-"),
         Permission(permission).name.lower(),
-    )
-
-
-def _sorted(views: Iterable[AclView]) -> list[AclView]:
-    return sorted(
-        views,
-        key=lambda view: (
-            view.resource,
-            view.name,
-            view.pattern,
-            view.principal,
-            view.host,
-            view.operation,
-            view.permission,
-        ),
     )
 
 
