@@ -161,8 +161,7 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
     if group.type == GroupType.SHARE:
         offsets = brokers.retried(lambda: _share_offsets(brokers, group.group, ends_of))
     else:
-        own = committed(brokers, group.group)
-        offsets = _with_readers(_lags(own, found.members, ends_of), found.members)
+        offsets = _lags(committed(brokers, group.group), found.members, ends_of)
     lag = known_lag(offsets)
     return GroupView(
         group.group,
@@ -290,20 +289,7 @@ def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
     )
     (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
-    members = [
-        MemberView(
-            member.member_id,
-            member.instance_id,
-            member.client_host,
-            member.client_id,
-            member.member_epoch,
-            {
-                part.topic_name: sorted(part.partitions)
-                for part in (member.assignment.topic_partitions if member.assignment else ())
-            },
-        )
-        for member in found.members
-    ]
+    members = [_member(member, member.instance_id) for member in found.members]
     return DescribedGroup(found.group_state, found.assignor_name, members)
 
 
@@ -316,21 +302,24 @@ def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
     )
     (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
-    members = [
-        MemberView(
-            member.member_id,
-            None,
-            member.client_host,
-            member.client_id,
-            member.member_epoch,
-            {
-                part.topic_name: sorted(part.partitions)
-                for part in (member.assignment.topic_partitions if member.assignment else ())
-            },
-        )
-        for member in found.members
-    ]
+    members = [_member(member, None) for member in found.members]
     return DescribedGroup(found.group_state, found.assignor_name, members)
+
+
+def _member(
+    member: consumer_group_describe.Member | share_group_describe.Member, instance_id: str | None
+) -> MemberView:
+    return MemberView(
+        member.member_id,
+        instance_id,
+        member.client_host,
+        member.client_id,
+        member.member_epoch,
+        {
+            part.topic_name: sorted(part.partitions)
+            for part in (member.assignment.topic_partitions if member.assignment else ())
+        },
+    )
 
 
 def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetView]:
@@ -355,13 +344,7 @@ def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetV
             views.append(OffsetView(topic.topic_name, part.partition_index, start, None, lag))
     ends = ends_of([(view.topic, view.partition) for view in views])
     return [
-        OffsetView(
-            view.topic,
-            view.partition,
-            view.current_offset,
-            ends.get((view.topic, view.partition)),
-            view.lag,
-        )
+        replace(view, log_end_offset=ends.get((view.topic, view.partition)))
         for view in sorted(views, key=lambda view: (view.topic, view.partition))
     ]
 
@@ -370,32 +353,18 @@ def _lags(
     committed: Mapping[Partition, int], members: Sequence[MemberView], ends_of: EndsOf
 ) -> list[OffsetView]:
     """Return the partitions with a committed offset or an assigned member."""
-    read = {
-        (topic, index)
-        for member in members
-        for topic, indexes in member.partitions.items()
-        for index in indexes
-    }
-    keys = sorted({*committed, *read})
-    ends = ends_of(keys)
-    views: list[OffsetView] = []
-    for key in keys:
-        current, end = committed.get(key), ends.get(key)
-        lag = None if current is None or end is None else max(0, end - current)
-        views.append(OffsetView(*key, current, end, lag))
-    return views
-
-
-def _with_readers(offsets: Sequence[OffsetView], members: Sequence[MemberView]) -> list[OffsetView]:
     readers = {
         (topic, index): member
         for member in members
         for topic, indexes in member.partitions.items()
         for index in indexes
     }
-    return [
-        item.read_by(readers[item.topic, item.partition])
-        if (item.topic, item.partition) in readers
-        else item
-        for item in offsets
-    ]
+    keys = sorted({*committed, *readers})
+    ends = ends_of(keys)
+    views: list[OffsetView] = []
+    for key in keys:
+        current, end = committed.get(key), ends.get(key)
+        lag = None if current is None or end is None else max(0, end - current)
+        view = OffsetView(*key, current, end, lag)
+        views.append(view.read_by(readers[key]) if key in readers else view)
+    return views
