@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.deploy.admin.groups.reset import set_offsets
-from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.brokers import Brokers, no_topic
 from penstock.deploy.clients.forks import create_forks, delete_all
 from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
@@ -56,10 +56,7 @@ def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[Fr
     known = [topic.name for topic in Kafka(bootstrap).topics()]
     for topic in topics:
         if topic not in known:
-            hint = near_hint(topic, known, "`penstock topics list` lists the topics")
-            raise DoesNotExist(
-                f"snapshot {name!r} was not created: topic {topic!r} does not exist; {hint}"
-            )
+            raise DoesNotExist(f"snapshot {name!r} was not created: {no_topic(topic, known)}")
     chosen = list(topics) or [topic for topic in known if topic not in INTERNAL_TOPICS]
     if not chosen:
         raise UsageError("the cluster contains no topics for a snapshot")
@@ -79,10 +76,8 @@ def find_snapshot(bootstrap: str, name: str, topics: Sequence[str] = ()) -> list
     everything = [topic for topic in frozen_topics(bootstrap) if topic.snapshot]
     found = [topic for topic in everything if topic.snapshot == name]
     if not found:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, {topic.snapshot for topic in everything}, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`penstock snapshots list` lists them"
+        known = {topic.snapshot for topic in everything}
+        hint = near_hint(name, known, "`penstock snapshots list` lists them")
         raise DoesNotExist(f"snapshot {name!r} does not exist; {hint}")
     names = [topic.name for topic in found]
     if missing := [topic for topic in topics if topic not in names]:

@@ -11,7 +11,7 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.confirmation import confirmed
 from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore, Yes
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ def doctor(
 
     unknown = [code for code in accept or () if code not in KINDS]
     if unknown:
-        from difflib import get_close_matches
-
-        near = get_close_matches(unknown[0], KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/reference/doctor.md lists them"
+        hint = near_hint(unknown[0], KINDS, "docs/reference/doctor.md lists them")
         raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
     if records:
         _need_reader()

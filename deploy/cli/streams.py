@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
-from penstock.deploy.errors import near_hint
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ def describe(
     For example: penstock streams describe orders
     """
     from penstock.deploy.admin.views import view_streams
+    from penstock.deploy.clients.brokers import no_topic
     from penstock.deploy.clients.metadata import find_controller, read_metadata
     from penstock.deploy.output import print_document
 
@@ -46,8 +45,7 @@ def describe(
         lambda image: (view_streams(image, topic), [known.name for known in image.topics]),
     )
     if found is None:
-        hint = near_hint(topic, names, "`penstock topics list` lists the topics")
-        raise ExpectedError(f"topic {topic!r} does not exist; {hint}")
+        raise no_topic(topic, names)
     if output is not Format.TABLE:
         print_document(output, found)
         return

@@ -1,6 +1,6 @@
 """The brokers of the selected cluster."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import find_brokers
@@ -9,6 +9,12 @@ from penstock.deploy.errors import near_hint
 from penstock.protocol.client import brokers
 from penstock.protocol.client.connection import Connection
 from penstock.protocol.client.errors import DoesNotExist
+
+
+def no_topic(name: str, known: Iterable[str]) -> DoesNotExist:
+    """Return the error for a topic that does not exist, with similar names."""
+    hint = near_hint(name, known, "`penstock topics list` lists the topics")
+    return DoesNotExist(f"topic {name!r} does not exist; {hint}")
 
 
 class Brokers(brokers.Brokers):
@@ -43,7 +49,5 @@ class Brokers(brokers.Brokers):
         }
         for name in topics:
             if name not in found:
-                known = [topic.name or "" for topic in self.metadata(None).topics]
-                hint = near_hint(name, known, "`penstock topics list` lists the topics")
-                raise DoesNotExist(f"topic {name!r} does not exist; {hint}")
+                raise no_topic(name, [topic.name or "" for topic in self.metadata(None).topics])
         return found

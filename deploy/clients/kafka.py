@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.brokers import Brokers, no_topic
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
-from penstock.deploy.errors import UsageError, near_hint
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted
 from penstock.protocol.client.errors import (
     NOT_FOUND,
@@ -193,8 +193,7 @@ class Kafka:
         """Return one topic. Raises KafkaFailed, with a similar topic name if there is one."""
         found = {view.name: view for view in self.topics()}
         if name not in found:
-            hint = near_hint(name, found, "`penstock topics list` lists the topics")
-            raise DoesNotExist(f"topic {name!r} does not exist; {hint}")
+            raise no_topic(name, found)
         return found[name]
 
     def create_topic(

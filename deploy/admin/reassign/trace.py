@@ -9,8 +9,8 @@ from penstock.base.errors import ExpectedError
 from penstock.controller.api.messages import MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.deploy.admin.reassign.plan import Key
+from penstock.deploy.clients.brokers import no_topic
 from penstock.deploy.clients.controllers import connect, response_of
-from penstock.deploy.errors import near_hint
 
 _TIMEOUT_S: Final = 10.0
 
@@ -118,9 +118,7 @@ async def _send_request(controller: str, key: Key) -> MoveView | None:
         await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         topic = follower.image.topics.by_name(key.topic)
         if topic is None:
-            names = [known.name for known in follower.image.topics]
-            hint = near_hint(key.topic, names, "`penstock topics list` lists the topics")
-            raise ExpectedError(f"topic {key.topic!r} does not exist; {hint}")
+            raise no_topic(key.topic, [known.name for known in follower.image.topics])
         if key.partition >= len(topic.partitions):
             last = len(topic.partitions) - 1
             raise ExpectedError(f"partition {key} does not exist; the last one is {last}")
