@@ -3,23 +3,21 @@ Spark, without load on brokers.
 """
 
 import os
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.base.errors import ExpectedError
-from penstock.base.extras import install_hint
+from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     Controller,
     DryRun,
-    EngineName,
-    Master,
     Output,
     StateFile,
     TopicName,
     WalStore,
 )
+from penstock.deploy.cli.table import EngineOptions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_document, report_table, say
 
@@ -89,6 +87,7 @@ KeyMapMib = Annotated[
 ]
 
 
+@with_option_groups
 def compact(
     topic: TopicName,
     *,
@@ -97,8 +96,7 @@ def compact(
     cluster: ClusterOption = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    engine: EngineName = "local",
-    master: Master = "",
+    engine: EngineOptions,
     target_mib: TargetMib = 64,
     max_gib: MaxGib = _MAX_GIB,
     ttl_s: TtlS = 1_800,
@@ -140,7 +138,7 @@ def compact(
 
             address = find_controller(controller, state_file, os.environ)
             limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
-            with closing(_engine(engine, master)) as runner:
+            with engine.start() as runner:
                 job = ByKeyJob(target, address, runner, limits)
                 compact_by_key(job, plan_only=dry_run, output=output)
         elif dry_run:
@@ -149,7 +147,7 @@ def compact(
             from penstock.deploy.clients.metadata import find_controller
 
             address = find_controller(controller, state_file, os.environ)
-            with closing(_engine(engine, master)) as runner:
+            with engine.start() as runner:
                 _rewrite(target, address, runner, options, output=output)
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
@@ -230,14 +228,3 @@ def _plan_summary(plan: "PartitionPlan") -> "dict[str, int]":
         "rewritten_bytes": plan.compacted_bytes,
         "new_objects": len(plan.compactions),
     }
-
-
-def _engine(name: str, master: str) -> "Engine":
-    from penstock.lake.table.engines import LocalEngine, SparkEngine
-
-    try:
-        return SparkEngine(master) if master or name == "spark" else LocalEngine()
-    except ImportError as error:
-        raise ExpectedError(
-            f"the package {error.name} is missing: {install_hint('spark')}, or use --engine local"
-        ) from None

@@ -71,10 +71,3 @@ OnError = Annotated[
     Literal["raise", "skip"],
     typer.Option(help="How to handle unreadable records: fail, or skip them with a warning."),
 ]
-EngineName = Annotated[
-    Literal["local", "spark"],
-    typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
-]
-Master = Annotated[
-    str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
-]

@@ -15,8 +15,6 @@ from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
-    EngineName,
-    Master,
     Output,
     TopicName,
     WalStore,
@@ -142,8 +140,13 @@ class WarehouseOptions(CatalogOptions):
 class EngineOptions:
     """Options for the engine that runs tasks."""
 
-    engine: EngineName = "local"
-    master: Master = ""
+    engine: Annotated[
+        Literal["local", "spark"],
+        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
+    ] = "local"
+    master: Annotated[
+        str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
+    ] = ""
 
     @property
     def is_spark(self) -> bool:
