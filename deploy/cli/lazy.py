@@ -208,7 +208,7 @@ def _check_values(command: Any, ctx: Any) -> None:  # noqa: ANN401 - click's
                     allowed = f"0, or {_FLOAT_MIN:g} to {_FLOAT_MAX:g}"
                     raise UsageError(f"{name} {value} is not allowed: {allowed}")
             elif isinstance(value, int) and abs(value) > _INT_MAX:
-                raise UsageError(f"{name} {value} is not allowed: at most {_INT_MAX}")
+                raise UsageError(f"{name} {value} is out of range: at most {_INT_MAX}")
 
 
 def _replaced(items: Iterator[str], forms: Mapping[str, str]) -> Iterator[str]:
