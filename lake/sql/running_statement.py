@@ -12,7 +12,6 @@ from penstock.lake.sql.statement import Statement
 
 ROWS_PER_BATCH = 65_536
 
-OnClose = Callable[[], None]
 Explain = Callable[[duckdb.Error], SqlError]
 """Converts a DuckDB error to one that mentions topics and columns."""
 

@@ -15,7 +15,6 @@ from penstock.lake.table.writers import FindSchema, SchemaSource
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.wire_format import SchemaKey
 
-DEBEZIUM: Final = "debezium"
 _ROWS: Final = {"c", "r", "u"}
 _DELETE: Final = "d"
 _Json = dict[str, Any]
