@@ -99,17 +99,11 @@ def _run(store: str, query: str, options: SessionOptions, limits: StatementLimit
         raise ValueError(f"max_rows must not be negative, got {limits.max_rows}")
     needs_process = (limits.max_seconds, limits.max_bytes, limits.cancel) != (None, None, None)
     if options.memory_limit or needs_process:
-        return _run_in_process(store, query, options, limits)
+        process = StatementProcess(store, query, options, limits)
+        result = SqlResult(process, None)
+        result.owns(process.close)
+        return result
     return _run_here(store, query, options, limits.max_rows)
-
-
-def _run_in_process(
-    store: str, query: str, options: SessionOptions, limits: StatementLimits
-) -> SqlResult:
-    process = StatementProcess(store, query, options, limits)
-    result = SqlResult(process, None)
-    result.owns(process.close)
-    return result
 
 
 def _run_here(store: str, query: str, options: SessionOptions, max_rows: int | None) -> SqlResult:

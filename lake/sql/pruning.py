@@ -47,12 +47,12 @@ def prune_offsets(expression: Expression, schema: Schema, offsets: Offsets) -> O
             OFFSET,
             min(start for start, _ in left.values()),
             max(end for _, end in left.values()),
-            _as_is,
+            int,
         )
         cut = {number: (max(start, low), min(end, high)) for number, (start, end) in left.items()}
     else:
         cut = {
-            number: filter_.bounds(OFFSET, start, end, _as_is, pc.field(PARTITION) == number)
+            number: filter_.bounds(OFFSET, start, end, int, pc.field(PARTITION) == number)
             for number, (start, end) in left.items()
         }
     return {number: (start, end) for number, (start, end) in cut.items() if start < end}
@@ -126,10 +126,6 @@ def _search(low: int, high: int, is_true: Callable[[int], bool]) -> int:
         else:
             low = middle + 1
     return low
-
-
-def _as_is(value: int) -> int:
-    return value
 
 
 def _timestamp_of(timestamp_ms: int) -> Any:  # noqa: ANN401 - pyarrow is untyped

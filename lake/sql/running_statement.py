@@ -32,7 +32,7 @@ class RunningStatement:
         self._statement = statement
         self._explain = explain
         self.is_truncated = False
-        self._timer = Timer(seconds, self._interrupt) if seconds is not None else None
+        self._timer = Timer(seconds, connection.interrupt) if seconds is not None else None
         self._reader: Any = None
         if self._timer is not None:
             self._timer.daemon = True
@@ -75,14 +75,11 @@ class RunningStatement:
         reader, self._reader = self._reader, None
         if reader is not None:
             # DuckDB continues to read until its buffers are full; an interrupt stops it.
-            self._interrupt()
+            self._connection.interrupt()
             try:
                 reader.close()
             except (duckdb.Error, pa.ArrowException, OSError):
                 return
-
-    def _interrupt(self) -> None:
-        self._connection.interrupt()
 
     def _error(self, error: Exception) -> BaseException:
         """Return the error of a topic reader, the reason why the statement was stopped, or DuckDB's
