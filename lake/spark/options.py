@@ -178,7 +178,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     elif (
         is_volatile(starting)
         and not (given.get("queryid") or given.get("initialoffsetslocation"))
-        and not _flag(given, "allowVolatileStart")
+        and not flag(given, "allowVolatileStart")
     ):
         raise InvalidOption(
             "a streaming query that starts at 'latest' or at a timestamp must store its start, "
@@ -196,9 +196,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         starting=_limit_in(starting, snapshot),
         ending=_limit_in(ending, snapshot),
         latest_if_no_match=_strategy(given) == "latest",
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         on_error=_on_error(given),
-        include_headers=_flag(given, "includeHeaders"),
+        include_headers=flag(given, "includeHeaders"),
         columns=_columns(given),
         read_committed=_isolation(given) == "read_committed",
         min_partitions=_positive(given, "minPartitions") or 1,
@@ -488,7 +488,8 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+def flag(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Parse an option of a read or a write. Raise InvalidOption."""
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in {"true", "false"}:
         raise InvalidOption(f'{name} must be true or false. For input string: "{text}"')

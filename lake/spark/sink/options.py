@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.options import flag
 from penstock.lake.spark.sink.settings import (
     MAX_BLOCK_MS,
     number,
@@ -68,7 +69,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
         )
     kafka = _kafka(given)
     settings = producer_settings(kafka)
-    exactly_once = _flag(given, "exactlyOnce")
+    exactly_once = flag(given, "exactlyOnce")
     name, version = _write_id(given, exactly_once=exactly_once, streaming=streaming)
     store = given.get("store", "").strip()
     if exactly_once:
@@ -141,10 +142,3 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
             f" {version!r}"
         )
     return name, int(version)
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "false").strip().lower()
-    if text not in {"true", "false"}:
-        raise InvalidOption(f'{name} must be true or false. For input string: "{text}"')
-    return text == "true"
