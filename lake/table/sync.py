@@ -6,7 +6,7 @@ the first run, which commits the offsets where the table begins.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -189,7 +189,8 @@ class TableSync:
             check_partition_fields(self._table.layout.fields, self._row_schema())
         topic_id, bounds = self._bounds_of(self._table, base)
         if not base.batch_id and self._options.from_latest:
-            base = self._begin_at_end(base, topic_id, bounds)
+            ends = {partition: bound.end_offset for partition, bound in bounds.items()}
+            base = self._commit_offsets(base, topic_id, ends)
         ranges = wanted_ranges(
             self._source.topic, base.offsets, bounds, skip_lost=self._options.skip_lost
         )
@@ -218,7 +219,9 @@ class TableSync:
         # Include empty partitions, so that records lost before the next batch are detected.
         starts = {partition: bound.start_offset for partition, bound in bounds.items()}
         offsets = end_offsets(starts | dict(base.offsets), slices)
-        commit = self._commit_of(base, topic_id, results, offsets)
+        added = [file for result in results for file in result.added]
+        removed = [file for result in results for file in result.removed]
+        commit = self._commit_of(base, topic_id, offsets, added, removed)
         if not commit_batch(self._table, commit):
             if self._wall_s() - began_s <= DISCARD_S_MAX:
                 self._discard(results)
@@ -295,14 +298,12 @@ class TableSync:
             schema, partition_column=partition_column, keyed=self._options.upsert
         )
 
-    def _begin_at_end(
-        self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]
+    def _commit_offsets(
+        self, base: TableState, topic_id: str, offsets: Mapping[int, int]
     ) -> TableState:
-        """Commit the offsets at which the table begins, before the first batch."""
-        offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
-        if not commit_batch(
-            self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
-        ):
+        """Commit offsets without rows, and return the resulting state. Raise _Overtaken."""
+        commit = self._commit_of(self._prepare(base), topic_id, offsets)
+        if not commit_batch(self._table, commit):
             raise _Overtaken
         return self._table.state()
 
@@ -311,10 +312,7 @@ class TableSync:
         again.
         """
         offsets = dict(base.offsets) | {item.partition: item.end_offset for item in lost}
-        if not commit_batch(
-            self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
-        ):
-            raise _Overtaken
+        state = self._commit_offsets(base, topic_id, offsets)
         for item in lost:
             _log.warning(
                 "lost_records_skipped",
@@ -324,7 +322,7 @@ class TableSync:
                 from_offset=item.start_offset,
                 to_offset=item.end_offset,
             )
-        return self._table.state()
+        return state
 
     def _tasks(self, base: TableState, known: TableState, slices: list[Slice]) -> list[FileTask]:
         existing: dict[int, list[FileEntry]] | None = None
@@ -393,15 +391,7 @@ class TableSync:
         offsets = dict(known.offsets) | {
             partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()
         }
-        commit = Commit(
-            new_attempt(),
-            self._rejects.state(),
-            self._source.topic,
-            topic_id,
-            known.batch_id + 1,
-            offsets,
-            added,
-        )
+        commit = self._commit_of(self._rejects.state(), topic_id, offsets, added)
         if (commit.base.batch_id, dict(commit.base.offsets)) != (
             known.batch_id,
             dict(known.offsets),
@@ -410,10 +400,13 @@ class TableSync:
         return commit_batch(self._rejects, commit)
 
     def _commit_of(
-        self, base: TableState, topic_id: str, results: list[TaskResult], offsets: Mapping[int, int]
+        self,
+        base: TableState,
+        topic_id: str,
+        offsets: Mapping[int, int],
+        added: Sequence[FileEntry] = (),
+        removed: Sequence[FileEntry] = (),
     ) -> Commit:
-        added = [file for result in results for file in result.added]
-        removed = [file for result in results for file in result.removed]
         return Commit(
             new_attempt(),
             base,
