@@ -131,7 +131,8 @@ def look_up_aborted(
             ]
         except OffsetsLost as error:
             on_loss(error)
-            slices = [part for item in slices if (part := _trimmed_slice(item, error)) is not None]
+            slices = [_trimmed_slice(part, error) for part in slices]
+            slices = [part for part in slices if part.start_offset < part.end_offset]
         else:
             others = sorted({part.topic for part in slices if part.stream_id not in aborted})
             for topic in others:
@@ -206,15 +207,10 @@ def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
     return len(left) < len(before) or left[0].start_offset > before[0].start_offset
 
 
-def _trimmed_slice(part: Slice, error: OffsetsLost) -> Slice | None:
-    if (part.topic, part.partition) != (
-        error.topic,
-        error.partition,
-    ) or part.start_offset >= error.log_start:
+def _trimmed_slice(part: Slice, error: OffsetsLost) -> Slice:
+    if (part.topic, part.partition) != (error.topic, error.partition):
         return part
-    return (
-        replace(part, start_offset=error.log_start) if part.end_offset > error.log_start else None
-    )
+    return replace(part, start_offset=max(part.start_offset, error.log_start))
 
 
 def _trimmed_range(item: OffsetRange, error: OffsetsLost) -> OffsetRange:
