@@ -16,7 +16,7 @@ from penstock.lake.arrow.cluster import REPLANS_MAX, StoreCluster
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch
 from penstock.lake.arrow.read import AbortedByStream
 from penstock.lake.arrow.read_sync import read_slices_sync
-from penstock.lake.fetch.errors import ObjectGone, ObjectStillMissing
+from penstock.lake.fetch.errors import ObjectGone, ObjectStillMissing, ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
@@ -42,6 +42,18 @@ AbortedLookup = Callable[[Sequence[OffsetRange]], AbortedByStream]
 def raise_loss(error: StreamError) -> None:
     """Raise the error, because losses are not tolerated."""
     raise error
+
+
+def log_skipped(error: ReadError) -> None:
+    """Log skipped unreadable records."""
+    _log.warning(
+        "records_skipped",
+        topic=error.topic,
+        partition=error.partition,
+        from_offset=error.offset,
+        to_offset=error.end_offset,
+        reason=error.what,
+    )
 
 
 def read_renewed(

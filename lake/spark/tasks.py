@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
-from penstock.lake.fetch.errors import ObjectStillMissing, ReadError
+from penstock.lake.fetch.errors import ObjectStillMissing
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import RAISE, raise_unreadable
 from penstock.lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
@@ -87,18 +87,6 @@ def ranges_of_partitions(slices: Sequence[Slice]) -> list[OffsetRange]:
     return [OffsetRange(*place, *bounds) for place, bounds in found.items()]
 
 
-def skip_unreadable(error: ReadError) -> None:
-    """Log skipped unreadable records."""
-    _log.warning(
-        "records_skipped",
-        topic=error.topic,
-        partition=error.partition,
-        from_offset=error.offset,
-        to_offset=error.end_offset,
-        reason=error.what,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TaskReader:
     """The reader of all tasks of a query. Pickled once."""
@@ -119,7 +107,7 @@ class TaskReader:
         """
         # Imported here, because this loads Arrow, which planners do not need.
         from penstock.lake.arrow.place_rows import place_rows
-        from penstock.lake.arrow.renew import read_renewed
+        from penstock.lake.arrow.renew import log_skipped, read_renewed
         from penstock.lake.spark.rows import filter_rows
 
         if task is None:
@@ -139,7 +127,7 @@ class TaskReader:
             pause_ms=self.retry_interval_ms,
             on_loss=self._on_loss,
             bodies=task.bodies,
-            on_unreadable=raise_unreadable if self.on_error == RAISE else skip_unreadable,
+            on_unreadable=raise_unreadable if self.on_error == RAISE else log_skipped,
         )
         with closing(batches):
             try:

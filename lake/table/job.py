@@ -8,8 +8,8 @@ because only its result refers to them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from penstock.base.log import get_logger
 from penstock.lake.arrow.pyarrow_untyped import Array, pa
+from penstock.lake.arrow.renew import log_skipped
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, raise_unreadable
 from penstock.lake.table.files import FilePlace, GroupedFiles
@@ -34,8 +34,6 @@ from penstock.lake.table.rows import (
 )
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
-
-_log = get_logger(__name__)
 
 ATTEMPT_SEPARATOR = "-a"
 
@@ -108,14 +106,7 @@ class ExportJob:
         else:
             for error in errors:
                 counts[2] += (error.end_offset or error.offset) - error.offset
-                _log.warning(
-                    "records_skipped",
-                    topic=error.topic,
-                    partition=error.partition,
-                    from_offset=error.offset,
-                    to_offset=error.end_offset,
-                    reason=error.what,
-                )
+                log_skipped(error)
         errors.clear()
 
     def _upsert(
