@@ -23,7 +23,7 @@ from penstock.base.partition_spec import (
     partition_text,
 )
 from penstock.lake.arrow.background import background
-from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, Table, pa
 from penstock.lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
 from penstock.lake.table.files import FilePlace, fitted
 from penstock.lake.table.model import (
@@ -39,7 +39,7 @@ from penstock.lake.table.model import (
     TableState,
 )
 from penstock.lake.table.partition_values import check_partition_fields, directory_of
-from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.pyarrow_untyped import Footer, pq
 from penstock.lake.table.rows import refuse_names
 from penstock.lake.table.tables import UPSERT, check_layout_version, check_mode, mode_of
 from penstock.lake.table.values import refuse_same_names

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, Table, pa
 from penstock.lake.table.model import OLDER_PARTITION, PARTITION, FileEntry, Group, Layout
 from penstock.lake.table.partition_values import split_rows
-from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.pyarrow_untyped import Footer, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP
 
 ROW_GROUP_BYTES_MAX: Final = 32 << 20

@@ -36,7 +36,7 @@ from pyiceberg.types import IntegerType, LongType
 
 from penstock.base.log import get_logger
 from penstock.base.partition_spec import IDENTITY, PartitionField, partition_text
-from penstock.lake.arrow.pyarrow_untyped import Buffer, DataType, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Buffer, DataType, Schema, Table, pa
 from penstock.lake.table.catalog import address_of, catalog_errors
 from penstock.lake.table.errors import (
     CatalogRefused,
@@ -69,7 +69,7 @@ from penstock.lake.table.model import (
     TableState,
 )
 from penstock.lake.table.partition_values import check_partition_fields
-from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.pyarrow_untyped import Footer, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP, refuse_names
 from penstock.lake.table.tables import APPEND, UPSERT, check_layout_version, check_mode, mode_of
 from penstock.lake.table.values import refuse_same_names

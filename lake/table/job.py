@@ -8,7 +8,7 @@ because only its result refers to them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from penstock.lake.arrow.pyarrow_untyped import Array, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, Table, pa, pc
 from penstock.lake.arrow.renew import log_skipped
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, raise_unreadable
@@ -22,7 +22,6 @@ from penstock.lake.table.model import (
     TaskResult,
 )
 from penstock.lake.table.partition_values import unfit_rows
-from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.registry import decoder_of
 from penstock.lake.table.rows import (
     KEY,

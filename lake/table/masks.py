@@ -12,9 +12,8 @@ from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 from penstock.base.table_configs import MASKS
-from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, Schema, Table, pa, pc
 from penstock.lake.table.errors import InvalidTable
-from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.rows import KEY, NO_KEY, OFFSET, TIMESTAMP, TOPIC
 
 NULL: Final = "null"

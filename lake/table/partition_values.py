@@ -21,10 +21,9 @@ from penstock.base.partition_spec import (
     WIDTH_TRANSFORMS,
     PartitionField,
 )
-from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, Schema, Table, pa, pc
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.model import Group, group_order
-from penstock.lake.table.pyarrow_untyped import Table, pc
 
 _types: Any = pa.types
 _core: Any = pyiceberg_core

@@ -6,13 +6,10 @@ Must not contain anything else.
 
 from typing import Any, TypeAlias
 
-import pyarrow.compute as _compute  # type: ignore[import-untyped]
 import pyarrow.fs as _fs  # type: ignore[import-untyped]
 import pyarrow.parquet as _parquet  # type: ignore[import-untyped]
 
-pc: Any = _compute
 pq: Any = _parquet
 fs: Any = _fs
 
-Table: TypeAlias = Any
 Footer: TypeAlias = Any

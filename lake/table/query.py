@@ -8,8 +8,8 @@ table with this name. DuckDB has no network access and does not load extensions.
 from collections import Counter
 from typing import Any
 
+from penstock.lake.arrow.pyarrow_untyped import Table
 from penstock.lake.table.errors import InvalidTable
-from penstock.lake.table.pyarrow_untyped import Table
 from penstock.lake.table.warehouse import Warehouse, qualified
 
 BYTES_MAX = 2 << 30

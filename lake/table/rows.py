@@ -11,17 +11,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.lake.arrow.columns import HEADER
-from penstock.lake.arrow.pyarrow_untyped import (
-    Array,
-    DataType,
-    RecordBatch,
-    Schema,
-    pa,
-)
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, RecordBatch, Schema, Table, pa, pc
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.model import PARTITION
-from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.values import ValueDecoder
 from penstock.stream.format.manifest.model import split_name
 

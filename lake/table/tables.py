@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from penstock.base.partition_spec import partition_text
-from penstock.lake.arrow.pyarrow_untyped import Schema
+from penstock.lake.arrow.pyarrow_untyped import Schema, Table
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.files import FilePlace
 from penstock.lake.table.model import (
@@ -21,7 +21,6 @@ from penstock.lake.table.model import (
     Retention,
     TableState,
 )
-from penstock.lake.table.pyarrow_untyped import Table
 
 
 class ExportTable(Protocol):

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Schema, pa, pc
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
-from penstock.lake.table.pyarrow_untyped import pc
 from penstock.lake.table.writers import FindSchema, SchemaSource
 from penstock.protocol.registry.model import (
     NotRegistered,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.lake.arrow.pyarrow_untyped import Table
 from penstock.lake.table.directory import DirectoryTable, table_names
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.model import Layout
-from penstock.lake.table.pyarrow_untyped import Table
 from penstock.lake.table.tables import ExportTable
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig, S3Config
 from penstock.objectstore.errors import InvalidStoreUrl

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.partition_spec import parse_partition_by
-from penstock.lake.arrow.pyarrow_untyped import pa
+from penstock.lake.arrow.pyarrow_untyped import Table, pa
 from penstock.lake.table.files import GroupedFiles
 from penstock.lake.table.model import Commit, Layout
-from penstock.lake.table.pyarrow_untyped import Table
 from penstock.lake.table.rows import row_schema
 from penstock.lake.table.tables import ExportTable
 from penstock.lake.table.warehouse import Warehouse
