@@ -29,12 +29,12 @@ WAIT_MS_MAX: Final = 5_000
 Sleep = Callable[[float], None]
 
 
-def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
+def commit_batch(table: ExportTable, commit: Commit) -> bool:
     """Commit a batch. Return True if it is in the table, and False if another commit changed the
     table, so that the batch must be planned again. Raise CommitUnknown if the outcome cannot be
     determined.
     """
-    return _commit_until_known(table, commit, sleep, is_rewrite=False)
+    return _commit_until_known(table, commit, time.sleep, is_rewrite=False)
 
 
 def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:

@@ -56,15 +56,13 @@ class Layout:
         fields: tuple[PartitionField, ...] | None,
         *,
         upsert: bool,
-        partition_column: str = PARTITION,
     ) -> "Layout":
         """Return a layout for the mode. `fields`: None keeps the fields of an existing table."""
-        partition = PartitionField(IDENTITY, partition_column)
+        partition = PartitionField(IDENTITY, PARTITION)
         others = tuple(field for field in fields or () if field != partition)
         return cls(
             (partition, *others) if upsert else fields or (),
             upsert,
-            partition_column,
             keeps_existing=fields is None,
         )
 

@@ -16,7 +16,7 @@ BYTES_MAX = 2 << 30
 """Maximum size of the files of one table; their rows take a few times as much memory."""
 
 
-def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
+def query(warehouse: Warehouse, sql: str) -> Table:
     """Return the result as an Arrow table. Raise InvalidTable for an invalid query or unknown
     tables.
     """
@@ -35,7 +35,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
         for number, name in enumerate(known):
             if _is_named(name, sql):
                 rows = f"table {number}"
-                connection.register(rows, warehouse.read(name, bytes_max))
+                connection.register(rows, warehouse.read(name, BYTES_MAX))
                 space, _, short = name.rpartition(".")
                 spaces = {space or "main"}
                 if uses[_short(name)] == 1 or name == qualified(short):

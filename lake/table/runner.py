@@ -13,6 +13,7 @@ from random import Random
 from threading import Event, Thread
 from typing import Final, Protocol
 
+from penstock.base.clock import wall_ms
 from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
 from penstock.base.version import VERSION
@@ -103,18 +104,12 @@ class TableRunner:
         open_export: OpenExport,
         options: RunnerOptions | None = None,
         on_event: Callable[[RunnerEvent], None] = lambda _: None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        rng: Random | None = None,
     ) -> None:
         self._cluster = cluster
         self._open_export = open_export
         self._options = options or RunnerOptions()
         self._on_event = on_event
-        self._clock = clock
-        self._wall_ms = wall_ms
-        self._schedule = Schedule(rng or Random())  # noqa: S311 - jitter
+        self._schedule = Schedule(Random())  # noqa: S311 - jitter
         self._stop = Event()
         self._done: SimpleQueue[_Turn | None] = SimpleQueue()
         self._exports: dict[DeclaredTable, TopicExport] = {}
@@ -130,7 +125,7 @@ class TableRunner:
         status = RunnerStatus(
             runner=self._options.name, version=VERSION, started_ms=now_ms, updated_ms=now_ms
         )
-        self.state = RunnerState(status, clock())
+        self.state = RunnerState(status, time.monotonic())
 
     def stop(self) -> None:
         """End the run soon. May be called by other threads and by signal handlers."""
@@ -143,7 +138,7 @@ class TableRunner:
         """
         stop_at_s = float("inf")
         while True:
-            now_s = self._clock()
+            now_s = time.monotonic()
             self.state.turned_at_s = now_s
             if self._stop.is_set():
                 stop_at_s = min(stop_at_s, now_s + self._options.stop_s)
@@ -158,7 +153,7 @@ class TableRunner:
                     self._start(table)
             self._publish(now_s)
             self._take_results(now_s)
-        self._publish(self._clock(), is_last=True)
+        self._publish(time.monotonic(), is_last=True)
         if self._lost is not None:
             raise self._lost
         return self.state.status
@@ -181,7 +176,7 @@ class TableRunner:
                 _log.warning("tables_not_discovered", error=str(error))
             return
         self._set_error("")
-        added, removed = self._schedule.declare(tables, now_s, self._wall_ms(), self._known)
+        added, removed = self._schedule.declare(tables, now_s, wall_ms(), self._known)
         self._known = {}
         for table in removed:
             self._exports.pop(table, None)
@@ -206,7 +201,7 @@ class TableRunner:
             _log.warning("table_status_not_read", error=str(error))
             return {}
         mine = [status for status in found if status.runner == self._options.name]
-        if any(not status.is_stale(self._wall_ms()) for status in mine):
+        if any(not status.is_stale(wall_ms()) for status in mine):
             _log.warning(
                 "table_runner_name_in_use",
                 name=self._options.name,
@@ -263,7 +258,7 @@ class TableRunner:
 
     def _take(self, turn: _Turn) -> None:
         table, result = turn.table, turn.result
-        if not self._schedule.finish(table, result, self._clock(), self._wall_ms()):
+        if not self._schedule.finish(table, result, time.monotonic(), wall_ms()):
             return
         if turn.export is not None:
             self._exports[table] = turn.export
@@ -302,10 +297,10 @@ class TableRunner:
             runner=before.runner,
             version=VERSION,
             started_ms=before.started_ms,
-            updated_ms=self._wall_ms(),
+            updated_ms=wall_ms(),
             stopped=stopped,
             error=before.error if error is None else error,
-            topics=self._schedule.statuses(self._clock()),
+            topics=self._schedule.statuses(time.monotonic()),
         )
 
     def _publish(self, now_s: float, *, is_last: bool = False) -> None:

@@ -7,6 +7,7 @@ from random import Random
 from threading import Lock
 from typing import Final
 
+from penstock.base.clock import wall_ms
 from penstock.base.log import get_logger
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.table.compact import compact
@@ -111,20 +112,18 @@ class WarehouseExport:
         warehouse: Warehouse,
         engine: Engine,
         *,
-        compact_every: int = COMPACT_EVERY,
-        maintenance: MaintenanceTurns | None = None,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        compact_every: int,
+        maintenance: MaintenanceTurns,
     ) -> None:
         self._table = table
         self._sync = sync
         self._warehouse = warehouse
         self._engine = engine
         self._compact_every = compact_every
-        self._maintenance = maintenance or MaintenanceTurns()
-        self._wall_ms = wall_ms
+        self._maintenance = maintenance
 
     def turn(self) -> Exported:
-        began_ms = self._wall_ms()
+        began_ms = wall_ms()
         report = self._sync.run_batch()
         if report is not None and self._is_compaction_due(report.batch_id):
             self._compact()
@@ -156,7 +155,7 @@ class WarehouseExport:
                 table = self._warehouse.existing(table_name)
                 if not table.state().exists:
                     continue
-                removed = table.maintain(retention, self._wall_ms())
+                removed = table.maintain(retention, wall_ms())
                 if removed != Maintained():
                     _log.info(
                         "table_maintained",
