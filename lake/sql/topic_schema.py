@@ -17,9 +17,8 @@ from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.sql.inference import JsonType, infer
 from penstock.lake.sql.json_values import JsonColumn, arrow_type
 from penstock.lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
-from penstock.lake.table.registry import decoder_of, with_newest
+from penstock.lake.table.registry import decoder_of, schema_finder, with_newest
 from penstock.lake.table.values import RAW, ValueFormat
-from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import NotRegistered
 from penstock.protocol.registry.wire_format import SchemaKey, split_value, value_header
 
@@ -196,10 +195,10 @@ def _are_framed(sample: _Sample, framed_format: ValueFormat) -> bool:
     """
     if 2 * len(sample.schemas) <= len(sample.values) or framed_format.registry is None:
         return False
-    known = schemas_of(framed_format.registry)
+    find = schema_finder(framed_format.registry)
     for key, _ in Counter(sample.schemas).most_common(_IDS_MAX):
         with suppress(NotRegistered):
-            known.find(key)
+            find(key)
             return True
     return False
 

@@ -43,12 +43,12 @@ def decoder_of(value_format: ValueFormat) -> ValueDecoder:
     the format. Raise InvalidSchema or RegistrySettingInvalid.
     """
     registry = value_format.registry
-    return ValueDecoder(value_format, None if registry is None else _finder(registry))
+    return ValueDecoder(value_format, None if registry is None else schema_finder(registry))
 
 
-def _finder(registry: RegistrySettings) -> FindSchema:
+def schema_finder(registry: RegistrySettings) -> FindSchema:
     """Return a function that looks up schemas in the cache of this process. An id may have been
-    registered since the process cached that it is not, so that is verified once per decoder.
+    registered since the process cached that it is not, so the function verifies that once.
     """
     shared = schemas_of(registry)
     own = cache(lambda: schemas_of.__wrapped__(registry))

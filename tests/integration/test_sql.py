@@ -328,6 +328,16 @@ def test_columns_follow_schemas_in_record_headers(sql: Sql) -> None:
         assert row == (1,)
 
 
+def test_topic_has_columns_as_soon_as_its_schema_is_registered(sql: Sql) -> None:
+    """The process caches for a while that an id is not registered."""
+    with serving(SchemaRegistryServer()) as server:
+        sql.write("early", [frame(1) + b"\2\2\2\4"])
+        assert len(sql("SELECT value FROM early", schema_registry=server.url)) == 1
+        assert server.register("early-value", {"schema": sale("price", "qty")}) == 1
+        found = sql("SELECT price, qty FROM early", schema_registry=server.url)
+        assert found == [(1, 2)]
+
+
 def test_columns_follow_the_newest_schema_of_a_registry(sql: Sql, tmp_path: Path) -> None:
     """Confluent serializers write the records; statements and exports decode each record by its
     schema id. A failing registry creates no dead letters.
