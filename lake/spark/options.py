@@ -199,7 +199,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         on_error=_on_error(given),
         include_headers=flag(given, "includeHeaders"),
-        columns=_columns(given),
+        columns=columns_in(given),
         read_committed=_isolation(given) == "read_committed",
         min_partitions=_positive(given, "minPartitions") or 1,
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
@@ -484,7 +484,8 @@ def _on_error(given: Mapping[str, str]) -> str:
         raise InvalidOption(f"option {error}") from None
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+def columns_in(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of the option, or none for the default ones."""
     return tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
 
 

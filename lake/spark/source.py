@@ -59,6 +59,7 @@ from penstock.lake.spark.options import (
     Limit,
     ReadOptions,
     check_common,
+    columns_in,
     is_volatile,
     parse,
     warnings,
@@ -117,11 +118,8 @@ class PenstockSource(DataSource):
         table = table_options(self._options)
         options = table or self._options
         check_common(options)
-        columns = tuple(
-            name.strip() for name in options.get("columns", "").split(",") if name.strip()
-        )
         schema = source_schema(
-            columns, include_headers=options.get("includeheaders", "").lower() == "true"
+            columns_in(options), include_headers=options.get("includeheaders", "").lower() == "true"
         )
         return with_options(schema, table) if table else schema
 
