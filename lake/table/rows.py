@@ -141,8 +141,9 @@ def rows_of(
     rejects = [_rejects(batch, decoded.errors)] if decoded.errors else []
     if problems := unfit(good):
         rejects.append(_rejects(kept, problems))
-        numbers = np.delete(np.arange(good.num_rows), [index for index, _ in problems])
-        good, kept = good.take(pa.array(numbers)), kept.take(pa.array(numbers))
+        bad = {index for index, _ in problems}
+        others = pa.array([row for row in range(good.num_rows) if row not in bad], pa.int64())
+        good, kept = good.take(others), kept.take(others)
     if keyed and good.column(KEY).null_count:
         keyless = kept.filter(pc.is_null(kept.column("key")))
         rejects.append(_rejects(keyless, [(index, NO_KEY) for index in range(keyless.num_rows)]))
