@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,7 +13,6 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, remark, report
 
 app = typer.Typer(help="Manage users who authenticate with SCRAM or PLAIN.", no_args_is_help=True)
-_DEFAULT = "SCRAM-SHA-512"
 _VARIABLE = "PENSTOCK_USER_PASSWORD"
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 
@@ -23,8 +22,8 @@ def create(
     name: _Name,
     *,
     mechanism: Annotated[
-        str, typer.Option(help="SCRAM-SHA-256 or SCRAM-SHA-512. PLAIN works with both.")
-    ] = _DEFAULT,
+        Literal["SCRAM-SHA-256", "SCRAM-SHA-512"], typer.Option(help="PLAIN works with both.")
+    ] = "SCRAM-SHA-512",
     iterations: Annotated[
         int, typer.Option(min=ITERATIONS_MIN, max=ITERATIONS_MAX, help="Iterations of the hash.")
     ] = ITERATIONS_MIN,
@@ -45,8 +44,6 @@ def create(
     from penstock.deploy.clients.users import create_user
     from penstock.deploy.clients.wire import WireClient
 
-    if mechanism not in SCRAM_BY_NAME:
-        raise UsageError(f"--mechanism {mechanism!r} is not allowed: {', '.join(SCRAM_BY_NAME)}")
     secret = _password(password_file)
     with WireClient(bootstrap) as client:
         create_user(client, name, secret, SCRAM_BY_NAME[mechanism], iterations)
