@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from penstock.deploy.admin.groups.admin import groups_of, listed_groups
-from penstock.deploy.admin.groups.lags import KnownEnds, group_lags
+from penstock.deploy.admin.groups.lags import KnownEnds, progress_of
 from penstock.deploy.admin.groups.views import ListedGroup, OffsetView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
@@ -155,7 +155,7 @@ def _groups_at(node_id: int, address: str) -> list[ListedGroup]:
 
 def _lags_at(address: str, groups: Sequence[ListedGroup], ends: KnownEnds) -> dict[str, int | None]:
     with WireClient(address) as client:
-        return group_lags(client, groups, ends)
+        return {name: known.lag(ends) for name, known in progress_of(client, groups).items()}
 
 
 def _listed(bootstrap: str) -> list[ListedGroup]:

@@ -46,15 +46,6 @@ def sum_of(lags: Collection[int | None]) -> int | None:
     return sum(known) if len(known) == len(lags) else None
 
 
-def group_lags(
-    client: Connection, groups: Sequence[ListedGroup], ends: KnownEnds
-) -> dict[str, int | None]:
-    """Return the lags by group, without groups that have no committed offsets. Raises
-    KafkaFailed.
-    """
-    return {group: known.lag(ends) for group, known in progress_of(client, groups).items()}
-
-
 def progress_of(client: Connection, groups: Sequence[ListedGroup]) -> dict[str, Progress]:
     """Return the progress by group, without groups that have no committed offsets. Raises
     KafkaFailed.
