@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -367,6 +366,9 @@ def serialized(registry: SchemaRegistryServer, kind: str, topic: str, **settings
         if kind == "avro":
             serializer = AvroSerializer(client, ORDER_AVRO, conf=settings)
         elif kind == "json":
+            # The module takes more than a second to import, in each process that collects tests.
+            from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
             serializer = JSONSerializer(ORDER_JSON, client, conf=settings)
         else:
             message = order_class()

@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -75,6 +74,9 @@ async def test_java_producer_reports_the_invalid_field_and_continues(
 
 def serialized(url: str) -> list[bytes]:
     """Return a value of each format, written by Confluent's serializers."""
+    # The module takes more than a second to import, in each process that collects tests.
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
     context = SerializationContext("t", MessageField.VALUE)
     values: list[Any] = []
     with SchemaRegistryClient({"url": url}) as client:
