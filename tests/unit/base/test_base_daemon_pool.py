@@ -29,6 +29,7 @@ async def test_calls_wait_up_to_a_limit_if_all_threads_hang() -> None:
         with pytest.raises(PoolFull, match="3 calls to test"):
             await pool.run(lambda: ran.append("too many"))
         given_up.cancel()
+        await asyncio.wait([given_up])
     finally:
         responds.set()
     await waiting
