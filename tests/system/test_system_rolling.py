@@ -20,7 +20,7 @@ from tests.chaos.patience import Patience
 from tests.chaos.record import Record
 from tests.support.dev_cluster import on_files, penstock, requested
 from tests.support.history import Part
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.system
 
@@ -149,7 +149,13 @@ async def test_broker_is_drained_permanently(
                 "the broker has left",
             )
             assert gone.of_role("broker")[1].phase == "stopped"
-            assert f"broker 1 (pid {leaving.pid}) ended with exit code 0" in capfd.readouterr().err
+            ended, reported = f"broker 1 (pid {leaving.pid}) ended with exit code 0", list[str]()
+
+            def is_reported() -> bool:  # after the state is written
+                reported.append(capfd.readouterr().err)
+                return ended in "".join(reported)
+
+            await until(is_reported)
             assert await asyncio.to_thread(leaders_of, cluster) == {0, 2}, (
                 "what it led moved before it left"
             )
