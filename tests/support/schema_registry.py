@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import UUID
 
+from penstock.protocol.registry.by_id import schemas_of
+
 
 class SchemaRegistryServer:
     """`url` is its address. Ids start at 1."""
@@ -120,6 +122,7 @@ def serving(
     registry: SchemaRegistryServer, tls: ssl.SSLContext | None = None
 ) -> Iterator[SchemaRegistryServer]:
     """Serve until the block ends, with TLS if there is a context."""
+    schemas_of.cache_clear()  # an earlier registry may have used the same port
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
