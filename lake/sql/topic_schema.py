@@ -17,8 +17,9 @@ from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.sql.inference import JsonType, infer
 from penstock.lake.sql.json_values import JsonColumn, arrow_type
 from penstock.lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
-from penstock.lake.table.registry import decoder_of, schema_finder, with_newest
+from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.values import RAW, ValueFormat
+from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import NotRegistered
 from penstock.protocol.registry.wire_format import SchemaKey, split_value, value_header
 
@@ -195,7 +196,7 @@ def _are_framed(sample: _Sample, framed_format: ValueFormat) -> bool:
     """
     if 2 * len(sample.schemas) <= len(sample.values) or framed_format.registry is None:
         return False
-    find = schema_finder(framed_format.registry)
+    find = schemas_of(framed_format.registry).finder()
     for key, _ in Counter(sample.schemas).most_common(_IDS_MAX):
         with suppress(NotRegistered):
             find(key)

@@ -1,15 +1,11 @@
 """Look up the schemas of values in a schema registry."""
 
-from functools import cache
 from typing import Final
 
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.values import ValueDecoder, ValueFormat
-from penstock.lake.table.writers import FindSchema
 from penstock.protocol.registry.by_id import schemas_of
-from penstock.protocol.registry.model import NotRegistered, StoredSchema
-from penstock.protocol.registry.settings import RegistrySettings
-from penstock.protocol.registry.wire_format import SchemaKey
+from penstock.protocol.registry.model import NotRegistered
 
 _NAMES: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
@@ -43,20 +39,4 @@ def decoder_of(value_format: ValueFormat) -> ValueDecoder:
     the format. Raise InvalidSchema or RegistrySettingInvalid.
     """
     registry = value_format.registry
-    return ValueDecoder(value_format, None if registry is None else schema_finder(registry))
-
-
-def schema_finder(registry: RegistrySettings) -> FindSchema:
-    """Return a function that looks up schemas in the cache of this process. An id may have been
-    registered since the process cached that it is not, so the function verifies that once.
-    """
-    shared = schemas_of(registry)
-    own = cache(lambda: schemas_of.__wrapped__(registry))
-
-    def find(key: SchemaKey) -> StoredSchema:
-        try:
-            return shared.find(key)
-        except NotRegistered:
-            return own().find(key)
-
-    return find
+    return ValueDecoder(value_format, None if registry is None else schemas_of(registry).finder())

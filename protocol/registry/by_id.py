@@ -5,10 +5,11 @@ which the error is raised. NotRegistered is raised only if the registry reports 
 registered.
 """
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from threading import Lock
 from typing import Final, TypeVar
@@ -49,21 +50,29 @@ class SchemasById:
         self._slow = slow
         self._lock = Lock()
         self._known: OrderedDict[SchemaKey, StoredSchema | tuple[str, float]] = OrderedDict()
-        """Schemas by id, or the reason why there is none and the time until which this is valid."""
+        """Schemas by id, or the reason why there is none and the time of the response."""
         self._chars = 0
         self._failed: tuple[str, float] = ("", now_s())
         """The reason and the time of the last failure."""
 
-    def find(self, number: SchemaKey) -> StoredSchema:
+    def find(self, number: SchemaKey, since_s: float = -math.inf) -> StoredSchema:
         """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if this
         cannot be determined.
+
+        since_s: an id that was not registered before this time is requested again.
         """
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             return known
         requested_s = self._now_s()
         with self._lock:
-            return self._find(number, requested_s)
+            return self._find(number, requested_s, since_s)
+
+    def finder(self) -> Callable[[SchemaKey], StoredSchema]:
+        """Return `find` for records that exist now, whose schemas may have been registered since
+        the registry reported that they are not.
+        """
+        return partial(self.find, since_s=self._now_s())
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
         """Return the newest schema of a subject and its id, as currently registered. Raise
@@ -75,17 +84,17 @@ class SchemasById:
             self._keep(number, schema)
             return number, schema
 
-    def _find(self, number: SchemaKey, requested_s: float) -> StoredSchema:
+    def _find(self, number: SchemaKey, requested_s: float, since_s: float) -> StoredSchema:
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             self._known.move_to_end(number)
             return known
-        if known is not None and self._now_s() < known[1]:
+        if known is not None and since_s <= known[1] and self._now_s() < known[1] + UNKNOWN_S:
             raise NotRegistered(known[0])
         try:
             schema = self._retried(lambda: self._requested(number), requested_s)
         except NotRegistered as error:
-            self._keep(number, (str(error), self._now_s() + UNKNOWN_S))
+            self._keep(number, (str(error), self._now_s()))
             raise
         self._keep(number, schema)
         return schema
