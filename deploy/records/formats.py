@@ -201,6 +201,7 @@ class AvroCodec:
         encoding is the same, and fastavro only resolves references within records. references: each
         after the schemas that it references.
         """
+        from penstock.protocol.registry.avro_indexes import refuse_negative_indexes
         from penstock.protocol.registry.avro_recursion import reader_of
 
         named: dict[str, Any] = {}
@@ -210,6 +211,8 @@ class AvroCodec:
             field = {"name": _WHOLE, "type": msgspec.json.decode(content)}
             record = {"type": "record", "name": "penstock_value", "fields": [field]}
             schema = self._avro.parse_schema(record, named_schemas=named)
+            for kind in named.values():
+                refuse_negative_indexes(kind)
             return reader_of(schema, named), schema
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad schemas
             raise UsageError(f"the schema is not an Avro schema: {error}") from None

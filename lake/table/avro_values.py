@@ -17,14 +17,10 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
-from penstock.lake.table.avro_resolution import (
-    ParsedSchema,
-    decode_defaults,
-    prepare_writer,
-    refuse_negative_indexes,
-)
+from penstock.lake.table.avro_resolution import ParsedSchema, decode_defaults, prepare_writer
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
+from penstock.protocol.registry.avro_indexes import refuse_negative_indexes
 from penstock.protocol.registry.avro_recursion import reader_of
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.wire_format import SchemaKey

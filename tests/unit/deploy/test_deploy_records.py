@@ -171,7 +171,9 @@ def test_records_of_unusable_schemas_are_bad_records() -> None:
         found = codec(RecordFormat.AVRO, registry=registry)
         assert found.decode(b"\0\0\0\0\3\2\0") == {"next": {"next": None}}
         deep = b"\0\0\0\0\3" + b"\2" * 20_000 + b"\0"
-        for data in (b"", b"{}", b"\0\0\0\0\1\0", b"\0\0\0\0\2\0", b"\0\0\0\0\x09\0", deep):
+        negative_index = b"\0\0\0\0\3\1\0"
+        unusable = b"\0\0\0\0\1\0", b"\0\0\0\0\2\0", b"\0\0\0\0\x09\0"
+        for data in (b"", b"{}", *unusable, deep, negative_index):
             with pytest.raises(BadRecord):
                 found.decode(data)
         with pytest.raises(BadRecord):
