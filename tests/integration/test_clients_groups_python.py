@@ -17,6 +17,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from tests.support.clients import (
+    KAFKA_PYTHON_LEAK,
     SESSION_TIMEOUT_MS,
     TIMEOUT_S,
     Polled,
@@ -40,10 +41,7 @@ SETTINGS: dict[str, Any] = {
 
 pytestmark = [
     pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500, topics={TOPIC: 4}),
-    # kafka-python 3.0.12 does not close a socket whose connection attempt it cancels.
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    KAFKA_PYTHON_LEAK,
 ]
 
 

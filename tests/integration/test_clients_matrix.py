@@ -17,7 +17,13 @@ from kafka import TopicPartition as PyTopicPartition
 from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.errors import MessageSizeTooLargeError
 
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.clients import (
+    KAFKA_PYTHON_LEAK,
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    read_records,
+)
 from tests.support.cluster import Cluster
 from tests.support.in_thread import in_thread
 
@@ -51,10 +57,7 @@ RECORDS = [
 
 pytestmark = [
     pytest.mark.cluster(brokers=2, group_min_session_timeout_ms=500),
-    # kafka-python 3.0.12 does not close a socket whose connection attempt it cancels.
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    KAFKA_PYTHON_LEAK,
 ]
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -19,6 +20,10 @@ SESSION_TIMEOUT_MS = 30_000
 SHORT_SESSION_TIMEOUT_MS = 6_000
 """For members whose silence a test waits for."""
 POLL_S = 0.05
+KAFKA_PYTHON_LEAK = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+)
+"""kafka-python 3.0.12 does not close a socket whose connection attempt it cancels."""
 PATIENT_TRANSACTION = {"transaction.timeout.ms": 900_000}
 """For transactions that stay open during other steps of a test; brokers allow no longer timeout."""
 
