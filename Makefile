@@ -124,7 +124,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 LANES := helm-program versitygw test-fast test-spark test-pipeline test-system test-interop test-table helm console test-stores
 
 .PHONY: test
-test: venv ## everything that CI runs: about 25 minutes on 2 cores
+test: venv ## everything that CI runs: 25 to 45 minutes on 2 cores
 	@rm -rf .make/lanes
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-packages $(CHECKS)
 	@$(MAKE) --no-print-directory -j3 --output-sync=target $(LANES)

@@ -37,7 +37,7 @@ def _completion(kind: str | Callable[[typer.Context], str], suffix: str = "") ->
 
 
 def _kind_of_deleted(ctx: typer.Context) -> str:
-    """With --records, topics may have deleted records."""
+    """Return the kind of the completed names. --records restores records of existing topics."""
     return "topics" if ctx.params.get("records") else "deleted topics"
 
 
