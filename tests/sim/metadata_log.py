@@ -7,6 +7,7 @@ they are sent, and responses contain only committed state.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -14,6 +15,7 @@ from penstock.controller.api.messages import MetadataBatch, Reply
 from penstock.controller.backup.snapshots import LoadedSnapshot
 from penstock.controller.metadata.codec import decode_record, encode_record
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import TopicUndeleted
 from penstock.controller.metadata.snapshot import ImageCopy
 from penstock.controller.raft.majority import majority
 from penstock.controller.raft.messages import (
@@ -54,6 +56,8 @@ class MetadataLog:
         )
         self.records: list[bytes] = []
         """Records after the begin."""
+        self.undeleted: set[UUID] = set()
+        """Topics that the last entry restored."""
         self.successor: MetadataLog | None = None
         """The history that a recovery began after this one."""
         self._entries: list[Entry] = []
@@ -229,7 +233,11 @@ class MetadataLog:
         self._entries.append(entry)
         if entry.records:
             self.records += entry.records
-            self.image.apply_all(decode_record(record) for record in entry.records)
+            records = [decode_record(record) for record in entry.records]
+            self.image.apply_all(records)
+            self.undeleted = {
+                record.topic_id for record in records if isinstance(record, TopicUndeleted)
+            }
             self.on_commit()
 
 

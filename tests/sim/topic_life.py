@@ -58,7 +58,6 @@ class Incarnation:
     """Whether its restore was requested."""
     frozen_s: float = -1.0
     """When it was deleted, while it can be restored."""
-    deletions_count: int = 0
     returns_count: int = 0
     epochs: list[int] = field(default_factory=list[int])
     """The leader epoch of each partition at the last deletion of the topic."""
@@ -136,8 +135,9 @@ class TopicLife:
                 self._judge_frozen(known, image, is_there=is_there)
             elif not known.is_gone and not is_there:
                 known.is_gone = True
-                known.deletions_count += 1
                 self._judge_end(known, image)
+            elif known.topic_id in self._world.metadata.undeleted:
+                known.returns_count += 1  # deleted and restored by one entry
         for name in self.names:
             if (topic := image.topics.by_name(name)) is not None:
                 self._judge(topic, image)
@@ -165,6 +165,10 @@ class TopicLife:
     def _judge_frozen(self, known: Incarnation, image: MetadataImage, *, is_there: bool) -> None:
         """Judge a topic that was deleted and could be restored."""
         if image.frozen_topics.deleted_by_id(known.topic_id) is not None:
+            if known.topic_id in self._world.metadata.undeleted:
+                # One entry restored the topic and, by a repeated request, deleted it again.
+                known.returns_count += 1
+                self._judge_end(known, image)
             self._judge_streams(known, image)
             return
         kept_s = self._world.loop.time() - known.frozen_s
