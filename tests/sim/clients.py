@@ -6,9 +6,11 @@ that it has received. Record values are unique.
 """
 
 import asyncio
+import sys
+from collections import Counter
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
@@ -31,6 +33,14 @@ RETRIED = {
 }
 
 
+class Batch(NamedTuple):
+    """A batch of a producer. first: its first sequence number in producer epoch 0."""
+
+    first: int
+    records: list[Record]
+    identities: list[bytes]
+
+
 class Producer:
     def __init__(
         self, world: "World", number: int, *, idempotent: bool, name: str | None = None
@@ -41,6 +51,9 @@ class Producer:
         self._rng = Random(f"{world.seed}/producer/{name or number}")
         self._id = number if idempotent else -1
         self._next: dict[Part, int] = {}
+        self._epochs: Counter[Part] = Counter()
+        self._epoch_starts: Counter[Part] = Counter()
+        """The number of the record that has sequence 0 in the current producer epoch."""
         self._think_s = self._rng.choice((0.02, 0.06, 0.3))
         self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))
 
@@ -54,7 +67,7 @@ class Producer:
         """Write until all records are acknowledged."""
         pending = {part: self._batch(part) for part in parts}
         while pending:
-            by_leader: dict[SimBroker, dict[Part, tuple[bytes, list[bytes]]]] = {}
+            by_leader: dict[SimBroker, dict[Part, Batch]] = {}
             for part, batch in pending.items():
                 broker, _ = self._world.leader(part, self._rng)
                 if broker is not None:
@@ -67,7 +80,7 @@ class Producer:
             if pending:
                 await asyncio.sleep(self._rng.uniform(0.02, 0.2))
 
-    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+    def _batch(self, part: Part) -> Batch:
         first = self._next.get(part, 0)
         count = self._rng.choice((1, 1, 2, 5))
         self._next[part] = first + count
@@ -81,28 +94,31 @@ class Producer:
             Record(at, now_ms, None, identity + b" " + padding, ())
             for at, identity in enumerate(identities)
         ]
-        is_idempotent = self._id >= 0
-        data = encode_batch(
-            records,
-            producer_id=self._id,
-            producer_epoch=0 if is_idempotent else -1,
-            base_sequence=first if is_idempotent else -1,
-        )
         self._world.checker.sent(part, identities)
         if self._world.log_starts is not None:
             self._world.log_starts.note_sent(identities)
-        return bytes(data), identities
+        return Batch(first, records, identities)
 
-    async def _attempt(
-        self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]
-    ) -> list[Part]:
+    def _encode(self, part: Part, batch: Batch) -> bytes:
+        is_idempotent = self._id >= 0
+        return bytes(
+            encode_batch(
+                batch.records,
+                producer_id=self._id,
+                producer_epoch=self._epochs[part] if is_idempotent else -1,
+                base_sequence=batch.first - self._epoch_starts[part] if is_idempotent else -1,
+            )
+        )
+
+    async def _attempt(self, broker: SimBroker, batches: dict[Part, Batch]) -> list[Part]:
         """Send one attempt; return the partitions that are acknowledged by now."""
         world, loop = self._world, self._world.loop
         response: asyncio.Future[dict[Part, Any]] = loop.create_future()
         body = produce_request(
-            {part: data for part, (data, _) in batches.items()}, int(self._timeout_s * 1000)
+            {part: self._encode(part, batch) for part, batch in batches.items()},
+            int(self._timeout_s * 1000),
         )
-        identities = {part: names for part, (_, names) in batches.items()}
+        identities = {part: batch.identities for part, batch in batches.items()}
 
         def respond(results: dict[Part, Any]) -> None:
             if not world.network.chance():
@@ -125,9 +141,13 @@ class Producer:
             # producers wait.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
                 results = await response
-        return [part for part, item in results.items() if self._is_settled(part, item, broker)]
+        return [
+            part
+            for part, item in results.items()
+            if self._is_settled(part, batches[part], item, broker)
+        ]
 
-    def _is_settled(self, part: Part, item: Any, broker: SimBroker) -> bool:
+    def _is_settled(self, part: Part, batch: Batch, item: Any, broker: SimBroker) -> bool:
         code = ErrorCode(item.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return True
@@ -135,12 +155,28 @@ class Producer:
             self._world, part, broker, self._rng
         ):
             return False
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_forgotten(part, batch):
+            self._epochs[part] += 1  # as in KIP-360
+            self._epoch_starts[part] = batch.first
+            return False
         if code not in RETRIED:
             self._world.fail(
                 f"producer {self._name} writes in order to {part} and gets {code.name}:"
                 f" {item.error_message}"
             )
         return False
+
+    def _may_be_forgotten(self, part: Part, batch: Batch) -> bool:
+        """Return whether the sequences before this batch were only in a lost checkpoint, because
+        their records are below the log start.
+        """
+        world = self._world
+        last = f"{self._name}/{part[1]}/{batch.first - 1}".encode()
+        return (
+            world.lost_slots is not None
+            and world.lost_slots.has_lost
+            and world.checker.acked(part).get(last, sys.maxsize) < world.log_start(part)
+        )
 
 
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:

@@ -16,12 +16,12 @@ from penstock.broker.partition.partition import Partition
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol import apis
 from penstock.protocol.batch.header import iter_headers
-from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.records import Record, decode_records
 from penstock.protocol.gen import fetch as wire_fetch
 from penstock.stream.cleaning.cleaner import CleanerConfig
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
 from tests.sim.checkers import Part
-from tests.sim.clients import Producer, settle
+from tests.sim.clients import Batch, Producer, settle
 from tests.sim.compacted_transactions import ID_HEADER, KeyedRead, KeyedTransactions
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.nodes import FETCH_VERSION, SimBroker
@@ -298,7 +298,7 @@ class KeyedProducer(Producer):
             self._note_acked(before)
             await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
 
-    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+    def _batch(self, part: Part) -> Batch:
         first, count = self._numbers, self._rng.choice((1, 1, 3))
         self._numbers += count
         now_ms = self._world.now_ms()
@@ -313,8 +313,7 @@ class KeyedProducer(Producer):
             identities.append(identity)
             self._topic.sent[part].setdefault(key, []).append((number, is_tombstone))
         self._world.checker.sent(part, identities)
-        data = encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
-        return bytes(data), identities
+        return Batch(first, records, identities)
 
     def _note_acked(self, first: int) -> None:
         for key, states in self._topic.sent[self._part].items():
@@ -331,7 +330,7 @@ class _Guest(Producer):
         self._topic = topic
         self._part = part
         self._sequence = 0
-        self._newest: tuple[bytes, list[bytes]] | None = None
+        self._newest: Batch | None = None
         self._repeats = False
 
     async def write_next(self) -> None:
@@ -346,7 +345,7 @@ class _Guest(Producer):
         if self._newest is not None:
             await self.write([self._part])
 
-    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+    def _batch(self, part: Part) -> Batch:
         if self._repeats and self._newest is not None:
             return self._newest
         states = self._topic.sent[part].setdefault(_GUEST_KEY, [])
@@ -356,10 +355,7 @@ class _Guest(Producer):
         identity = f"{self._name}/{part[1]}/{number}".encode()
         self._world.checker.sent(part, [identity])
         record = Record(0, self._world.now_ms(), _GUEST_KEY, b"x", ((ID_HEADER, identity),))
-        data = encode_batch(
-            [record], producer_id=self._id, producer_epoch=0, base_sequence=sequence
-        )
-        self._newest = bytes(data), [identity]
+        self._newest = Batch(sequence, [record], [identity])
         return self._newest
 
 

@@ -60,6 +60,10 @@ class LostSlots:
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         return [TailReader(self._world, number, self._ever).run(stop) for number in range(2)]
 
+    @property
+    def has_lost(self) -> bool:
+        return bool(self._ever)
+
     # --- the bucket -------------------------------------------------------------------------------
 
     def written(self, key: str, data: bytes) -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.protocol import apis
 from penstock.protocol.batch.header import iter_headers
-from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.records import Record, decode_records
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch, list_offsets, metadata, offset_for_leader_epoch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 from tests.sim.checkers import Part
-from tests.sim.clients import Producer
+from tests.sim.clients import Batch, Producer
 from tests.sim.connections import Connection, NoResponse
 from tests.sim.nodes import FETCH_VERSION, SimBroker
 
@@ -78,7 +78,7 @@ class Log:
 class TimedProducer(Producer):
     """Writes records whose timestamps go back and forth, also within a batch."""
 
-    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+    def _batch(self, part: Part) -> Batch:
         first = self._next.get(part, 0)
         count = self._rng.choice((1, 2, 5))
         self._next[part] = first + count
@@ -92,12 +92,7 @@ class TimedProducer(Producer):
             for at, name in enumerate(identities)
         ]
         self._world.checker.sent(part, identities)
-        return (
-            bytes(
-                encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
-            ),
-            identities,
-        )
+        return Batch(first, records, identities)
 
 
 class Offsets:
