@@ -17,6 +17,11 @@ from tests.sim.world import Outcome, outcome_of
 _CHUNK = 5
 """Number of seeds that a process takes at a time."""
 
+_CHUNKS_MAX = 40
+"""A process ends after this many: requests that a dead broker never completed keep their world in
+memory, 0.5 MB and 24 tasks each.
+"""
+
 _PROGRESS_S = 30
 
 
@@ -77,7 +82,7 @@ def _outcomes(seeds: Sequence[int], scenario: str | None, jobs: int) -> Iterator
     if jobs == 1:
         yield from map(partial(outcome_of, scenario), seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=_CHUNKS_MAX) as pool:
         yield from pool.imap_unordered(partial(outcome_of, scenario), seeds, _CHUNK)
 
 

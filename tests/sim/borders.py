@@ -7,7 +7,6 @@ import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -126,21 +125,13 @@ def step_limit(world: "World") -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, previous)
 
 
-@cache
-def _collect_once() -> None:
-    """Collect garbage once. `gc.get_freeze_count()` could tell whether that is needed, but takes
-    0.1 s, because it visits all frozen objects.
-    """
-    gc.collect()
-
-
 @contextmanager
 def quiet_collector() -> Iterator[None]:
     """Disable the garbage collector during a run, because finalizers run at arbitrary times."""
     was_enabled = gc.isenabled()
     gc.disable()
-    _collect_once()
-    gc.freeze()  # modules and leftovers of earlier runs are not scanned again
+    gc.collect()
+    gc.freeze()  # modules are not scanned again
     try:
         yield
     finally:
