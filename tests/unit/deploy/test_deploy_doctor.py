@@ -260,7 +260,7 @@ def test_findings_about_controllers() -> None:
     assert list(sentences(judge.controllers(silent))) == ["no-controller"]
     alone = replace(silent, faults={"c0:9093": "it is a broker"})
     both = replace(
-        alone, addresses="c0:9093,c1:9093", faults=alone.faults | {"c1:9093": "it is silent"}
+        alone, addresses="c0:9093,c1:9093", faults={**alone.faults, "c1:9093": "it is silent"}
     )
     assert [sentences(judge.controllers(facts))["no-controller"] for facts in (alone, both)] == [
         "No controller responds at c0:9093: it is a broker.",
