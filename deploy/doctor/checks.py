@@ -32,8 +32,6 @@ from penstock.deploy.doctor.findings import (
     Finding,
     Level,
     listed,
-    result,
-    unchecked,
     worst,
 )
 from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
@@ -92,10 +90,8 @@ class ListedWals(NamedTuple):
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     """Check the store. cluster_id: from the controllers, or empty."""
     if facts.error:
-        return result(
-            f.STORE,
-            "cannot be used",
-            [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))],
+        return f.STORE.result(
+            "cannot be used", [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))]
         )
     found: list[Finding] = []
     if facts.ignored:
@@ -122,12 +118,12 @@ def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     if len(there) > 1:
         found.append(f.SEVERAL_CLUSTERS.found(clusters=listed(there)))
     kind = "conditional" if not facts.ignored else "NOT conditional"
-    return result(f.STORE, f"{facts.url}: {kind}; {', '.join(timings) or 'not timed'}", found)
+    return f.STORE.result(f"{facts.url}: {kind}; {', '.join(timings) or 'not timed'}", found)
 
 
 def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
     if not spans:
-        return unchecked(f.CLOCKS, "no clock could be read")
+        return f.CLOCKS.unchecked("no clock could be read")
     found: list[Finding] = []
     for span in spans:
         off_ms = abs(span.off_ms)
@@ -140,10 +136,8 @@ def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
                 who=span.who, off_s=off_ms / 1_000, direction=direction, reference=span.reference
             )
         )
-    return result(
-        f.CLOCKS,
-        f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more",
-        found,
+    return f.CLOCKS.result(
+        f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more", found
     )
 
 
@@ -153,14 +147,14 @@ def controllers(facts: QuorumFacts) -> CheckResult:
         reasons = [f"{address}: {fault}" for address, fault in facts.faults.items()]
         reason = facts.faults.get(facts.addresses) or "; ".join(reasons) or "the reason is unknown"
         finding = f.NO_CONTROLLER.found(address=facts.addresses, reason=reason)
-        return result(f.CONTROLLERS, "none responds", [finding])
+        return f.CONTROLLERS.result("none responds", [finding])
     quorum = facts.quorum
     if quorum is None:
         roles = listed([f"{address}: {status.role}" for address, status in statuses.items()])
         no_leader = f.NO_LEADER.found(
             responding=len(statuses), known=len(facts.controllers), roles=roles
         )
-        return result(f.CONTROLLERS, "no leader", [no_leader])
+        return f.CONTROLLERS.result("no leader", [no_leader])
     reached = {status.controller_id for status in statuses.values()}
     found = [
         finding
@@ -176,7 +170,7 @@ def controllers(facts: QuorumFacts) -> CheckResult:
         f"controller {quorum.leader_id} leads {len(quorum.members)} ({counted(voters, 'voter')}),"
         f" metadata offset {quorum.committed_offset:,}"
     )
-    return result(f.CONTROLLERS, summary, found)
+    return f.CONTROLLERS.result(summary, found)
 
 
 def _member_findings(member: QuorumMember, *, is_reached: bool) -> Iterator[Finding]:
@@ -222,14 +216,12 @@ def versions(cluster: ClusterFacts, queried_controllers: Sequence[ControllerFact
                 f"controller {item.status.controller_id}"
             )
     if len(by_version) <= 1:
-        return result(f.VERSIONS, f"{next(iter(by_version), 'none')} everywhere")
+        return f.VERSIONS.result(f"{next(iter(by_version), 'none')} everywhere")
     described = "; ".join(
         f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items())
     )
-    return result(
-        f.VERSIONS,
-        f"{len(by_version)} different ones",
-        [f.VERSIONS_DIFFER.found(versions=described)],
+    return f.VERSIONS.result(
+        f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=described)]
     )
 
 
@@ -246,7 +238,7 @@ def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
         for broker in alive
         if notes.get(broker.node_id, "").startswith("is excluded")
     ]
-    return result(f.BROKERS, f"{len(alive)} alive of {len(cluster.brokers)} registered", found)
+    return f.BROKERS.result(f"{len(alive)} alive of {len(cluster.brokers)} registered", found)
 
 
 def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> CheckResult:
@@ -277,8 +269,7 @@ def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> Chec
                     node_id=item.node_id, listener=item.name, address=item.address, who=who
                 )
             )
-    return result(
-        f.LISTENERS,
+    return f.LISTENERS.result(
         f"{counted(len(requested), 'address', 'addresses')} checked,"
         f" {len(requested) - len(found)} of them reach the right broker",
         found,
@@ -325,7 +316,7 @@ def partitions(
         summary += f"; deleted records ({_priced(cluster.kept_bytes)}) can come back"
     if unreadable:
         summary += f"; {counted(len(unreadable), 'object')} cannot be read"
-    return result(f.PARTITIONS, summary, found)
+    return f.PARTITIONS.result(summary, found)
 
 
 def clients(problems: Mapping[int, ProblemLog]) -> CheckResult:
@@ -344,7 +335,7 @@ def clients(problems: Mapping[int, ProblemLog]) -> CheckResult:
         )
         for _, item in sorted(untuned.items())[:FINDINGS_OF_A_KIND_MAX]
     ]
-    return result(f.CLIENTS, f"{counted(len(untuned), 'producer')} could send more", found)
+    return f.CLIENTS.result(f"{counted(len(untuned), 'producer')} could send more", found)
 
 
 def _priced(size_bytes: int) -> str:
@@ -427,7 +418,7 @@ def wals(
             )
         )
     if listed_wals is None:
-        return result(f.WALS, f"{len(cluster.wals)} running; their slots were not listed", found)
+        return f.WALS.result(f"{len(cluster.wals)} running; their slots were not listed", found)
     if listed_wals.unknown:
         found.append(
             f.WAL_UNKNOWN.found(count=len(listed_wals.unknown), example=listed_wals.unknown[0].key)
@@ -437,7 +428,7 @@ def wals(
     if cluster.wal_store_rewritten_bytes:
         kept = size(cluster.wal_store_rewritten_bytes)
         summary += f"; {kept} in the WAL store are rewritten, but kept for reads or leases"
-    return result(f.WALS, summary, found)
+    return f.WALS.result(summary, found)
 
 
 def _unrecovered(wal: WalFacts, backlog: Backlog | None) -> Finding:
@@ -471,8 +462,8 @@ def _lost_slots(surveys: Sequence[WalSurvey]) -> list[Finding]:
 
 def backup(facts: BackupFacts) -> CheckResult:
     if facts.error:
-        return result(
-            f.BACKUP, "cannot be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))]
+        return f.BACKUP.result(
+            "cannot be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))]
         )
     found: list[Finding] = []
     behind = facts.committed_offset - facts.end_offset if facts.committed_offset >= 0 else 0
@@ -486,8 +477,7 @@ def backup(facts: BackupFacts) -> CheckResult:
         if facts.snapshot_offset >= 0
         else "no snapshot yet"
     )
-    return result(
-        f.BACKUP,
+    return f.BACKUP.result(
         f"{snapshot}, {counted(facts.objects_after, 'object')} after it, up to offset"
         f" {facts.end_offset:,}",
         found,
@@ -507,7 +497,7 @@ def manifest(facts: ManifestFacts) -> CheckResult:
             )
         )
     newest = f"version {facts.version:,}" if facts.published_ms else "none"
-    return result(f.MANIFEST, f"{newest}, {counted(facts.lease_count, 'lease')}", found)
+    return f.MANIFEST.result(f"{newest}, {counted(facts.lease_count, 'lease')}", found)
 
 
 def tables(exports: Sequence[ExportView]) -> CheckResult:
@@ -531,7 +521,7 @@ def tables(exports: Sequence[ExportView]) -> CheckResult:
             )
     if absent:
         found.append(f.TABLES_NOT_EXPORTED.found(topics=listed(absent)))
-    return result(f.TABLES, f"exports to tables: {counted(len(exports), 'topic')}", found)
+    return f.TABLES.result(f"exports to tables: {counted(len(exports), 'topic')}", found)
 
 
 def lost(ranges: Sequence[LostRange]) -> list[Finding]:
@@ -623,12 +613,12 @@ def records(
     )
     if len(items) > len(found):
         summary += f" in {counted(len(items), 'partition')}"
-    checked = result(f.RECORDS, summary, found)
+    checked = f.RECORDS.result(summary, found)
     if not problems:
         return checked
     level = worst((checked.level, Level.UNCHECKED))
     summary += f"; not read to the end: {listed(problems)}"
-    return CheckResult(f.RECORDS, level, summary, found, failed=True)
+    return CheckResult(f.RECORDS.name, level, summary, found, failed=True)
 
 
 def _merged(items: Sequence[LostRange]) -> list[str]:

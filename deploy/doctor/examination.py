@@ -31,7 +31,7 @@ from penstock.deploy.doctor.facts import (
     StoreFacts,
 )
 from penstock.deploy.doctor.failing_partitions import failing, unreadable
-from penstock.deploy.doctor.findings import CheckResult, result, unchecked
+from penstock.deploy.doctor.findings import Check, CheckResult
 from penstock.deploy.doctor.image_facts import (
     expected_in_manifest,
     found_in_manifest,
@@ -142,8 +142,8 @@ class _Gathered:
     wal_stores: list[WalStoreId] = field(default_factory=list[WalStoreId])
     """The WAL stores that can be examined."""
     wal_store_problem: str = ""
-    problems: dict[str, str] = field(default_factory=dict[str, str])
-    checks: dict[str, CheckResult] = field(default_factory=dict[str, CheckResult])
+    problems: dict[Check, str] = field(default_factory=dict[Check, str])
+    checks: dict[Check, CheckResult] = field(default_factory=dict[Check, CheckResult])
     deleted: int = 0
 
 
@@ -177,9 +177,7 @@ class Examination:
             if self._stores is not None:
                 await self._stores.close()
         gathered = self._gathered
-        in_order = [
-            gathered.checks[check.name] for check in f.CHECKS if check.name in gathered.checks
-        ]
+        in_order = [gathered.checks[check] for check in f.CHECKS if check in gathered.checks]
         cluster_id = gathered.cluster.cluster_id if gathered.cluster else self._options.cluster_id
         return build_report(
             cluster_id, int(wall_ms()), in_order, self._options.accept, gathered.deleted
@@ -196,7 +194,7 @@ class Examination:
             self._show_progress(self._current_step, 0)
 
     async def _step(
-        self, check: str, step: str, work: Awaitable[_T], deadline_s: float = STEP_S
+        self, check: Check, step: str, work: Awaitable[_T], deadline_s: float = STEP_S
     ) -> _T | None:
         """Run one step; on failure, record the problem and return None."""
         self._current_step = step
@@ -459,8 +457,8 @@ class Examination:
                 f.RECORDS, "reading records", self._read_records(self._metadata), RECORDS_S
             )
         for check in f.CHECKS:
-            if check.name != f.RECORDS or self._options.records:
-                checks.setdefault(check.name, self._unchecked(check.name))
+            if check is not f.RECORDS or self._options.records:
+                checks.setdefault(check, self._unchecked(check))
 
     def _judge_metadata(self, cluster: ClusterFacts) -> None:
         """Check brokers, partitions and WALs. If the metadata is from a backup, check only WALs,
@@ -477,7 +475,7 @@ class Examination:
             else None
         )
         if gathered.wal_store_problem:
-            checks[f.WALS] = unchecked(f.WALS, gathered.wal_store_problem, failed=True)
+            checks[f.WALS] = f.WALS.unchecked(gathered.wal_store_problem, failed=True)
         elif is_live or listed is not None or gathered.surveys:
             checks[f.WALS] = judge.wals(
                 cluster, listed, self._store_now_ms(), is_live=is_live, surveys=gathered.surveys
@@ -531,7 +529,7 @@ class Examination:
             f"{inventory.object_count:,} in the bucket ({size(inventory.size_bytes)}),"
             f" {len(gone):,} missing{young}"
         )
-        gathered.checks[f.OBJECTS] = result(f.OBJECTS, summary, found)
+        gathered.checks[f.OBJECTS] = f.OBJECTS.result(summary, found)
 
     async def _read_records(self, metadata: Metadata) -> None:
         image, options = metadata.image, self._options
@@ -575,24 +573,18 @@ class Examination:
             else gathered.orphans[gathered.deleted :]
         )
 
-    def _unchecked(self, name: str) -> CheckResult:
-        problem = self._gathered.problems.get(name)
+    def _unchecked(self, check: Check) -> CheckResult:
+        problem = self._gathered.problems.get(check)
         if problem is not None:
-            return unchecked(name, problem, failed=True)
-        if name == f.OBJECTS and not self._options.objects:
-            return unchecked(name, "skipped by --no-objects")
-        if not self._options.store and name in {
-            f.STORE,
-            f.WALS,
-            f.BACKUP,
-            f.MANIFEST,
-            f.OBJECTS,
-            f.RECORDS,
-        }:
-            return unchecked(name, "no store was given: --store")
+            return check.unchecked(problem, failed=True)
+        if check is f.OBJECTS and not self._options.objects:
+            return check.unchecked("skipped by --no-objects")
+        of_store = {f.STORE, f.WALS, f.BACKUP, f.MANIFEST, f.OBJECTS, f.RECORDS}
+        if not self._options.store and check in of_store:
+            return check.unchecked("no store was given: --store")
         if not self._options.controllers:
-            return unchecked(name, "no controller was given: --controller")
-        return unchecked(name, "its facts could not be gathered; see above")
+            return check.unchecked("no controller was given: --controller")
+        return check.unchecked("its facts could not be gathered; see above")
 
 
 async def _succeed(work: Awaitable[object]) -> bool:
