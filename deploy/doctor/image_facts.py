@@ -6,6 +6,7 @@ Invariant: pure, O(partitions + ranges of deleted topics); the result does not r
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
@@ -90,27 +91,17 @@ def _size_bytes(image: MetadataImage, topic: FrozenTopic) -> int:
 
 def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
     """Return the second examination, with only the problems that were found in both."""
-    return ClusterFacts(
-        second.cluster_id,
-        second.end_offset,
-        second.brokers,
-        second.topic_count,
-        second.partition_count,
-        second.object_count,
+    return replace(
+        second,
         leaderless=first.leaderless & second.leaderless,
         hanging={
             key: move for key, move in second.hanging.items() if first.hanging.get(key) == move
         },
-        moving_count=second.moving_count,
         wals={
             writer: wal
             for writer, wal in second.wals.items()
             if wal.is_alive or (writer in first.wals and not first.wals[writer].is_alive)
         },
-        moved_away=second.moved_away,
-        deleted_count=second.deleted_count,
-        deleted_bytes=second.deleted_bytes,
-        kept_bytes=second.kept_bytes,
     )
 
 

@@ -393,7 +393,7 @@ def test_ranges_that_stay_in_the_wal_store_are_reported(
     oldest_ms: int | None, kinds: list[str]
 ) -> None:
     cluster = replace(SEEN, wal_store_bytes=2_048, wal_store_oldest_ms=oldest_ms)
-    found = sentences(judge.wals(cluster, None, NOW_MS))
+    found = sentences(judge.wals(lasting_problems(cluster, cluster), None, NOW_MS))
     assert list(found) == kinds
     assert not kinds or "2.0 KiB of committed records" in found[kinds[0]]
 
