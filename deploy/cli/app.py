@@ -20,118 +20,53 @@ state.
 
 
 class _Commands(LazyCommands):
-    """Commands by panel of `penstock --help`: a name, the function or `typer.Typer` that runs it,
-    and a summary.
-    """
+    """Commands and their summaries, by panel of `penstock --help`."""
 
     panels: ClassVar = {
         "Start here": {
-            "dev": ("penstock.deploy.cli.dev:dev", "Run a cluster on this machine."),
-            "demo": (
-                "penstock.deploy.cli.demo:demo",
-                "Kill brokers while they write, and compare the records.",
-            ),
-            "snippets": (
-                "penstock.deploy.cli.snippets:snippets",
-                "Print a client program for the running cluster.",
-            ),
-            "console": ("penstock.deploy.cli.console:console", "Serve the web console."),
-            "top": (
-                "penstock.deploy.cli.top:top",
-                "Show throughput, latency, cost and the busiest topics.",
-            ),
-            "doctor": (
-                "penstock.deploy.cli.doctor:doctor",
-                "Check a deployment, and say what to do.",
-            ),
+            "dev": "Run a cluster on this machine.",
+            "demo": "Kill brokers while they write, and compare the records.",
+            "snippets": "Print a client program for the running cluster.",
+            "console": "Serve the web console.",
+            "top": "Show throughput, latency, cost and the busiest topics.",
+            "doctor": "Check a deployment, and say what to do.",
         },
         "Records and topics": {
-            "produce": (
-                "penstock.deploy.cli.produce:produce",
-                "Send lines of standard input or of a file as records.",
-            ),
-            "consume": ("penstock.deploy.cli.consume:consume", "Print the records of a topic."),
-            "sql": ("penstock.deploy.cli.sql:sql", "Query topics with SQL, from the object store."),
-            "table": (
-                "penstock.deploy.cli.table_run:app",
-                "Export topics to Iceberg or Parquet tables.",
-            ),
-            "topics": (
-                "penstock.deploy.cli.topics:app",
-                "Create, list, alter, fork, delete and undelete topics.",
-            ),
-            "snapshots": (
-                "penstock.deploy.cli.snapshots:app",
-                "Create, list, delete and restore snapshots of topics.",
-            ),
-            "groups": (
-                "penstock.deploy.cli.groups:app",
-                "List and delete groups; reset their offsets.",
-            ),
-            "mirror": (
-                "penstock.deploy.cli.mirror:app",
-                "Copy topics, groups and ACLs of another cluster.",
-            ),
-            "compact": (
-                "penstock.deploy.cli.compact:compact",
-                "Rewrite small objects of a topic into large ones.",
-            ),
+            "produce": "Send lines of standard input or of a file as records.",
+            "consume": "Print the records of a topic.",
+            "sql": "Query topics with SQL, from the object store.",
+            "table": "Export topics to Iceberg or Parquet tables.",
+            "topics": "Create, list, alter, fork, delete and undelete topics.",
+            "snapshots": "Create, list, delete and restore snapshots of topics.",
+            "groups": "List and delete groups; reset their offsets.",
+            "mirror": "Copy topics, groups and ACLs of another cluster.",
+            "compact": "Rewrite small objects of a topic into large ones.",
         },
         "Operation": {
-            "nodes": (
-                "penstock.deploy.cli.nodes:app",
-                "Show brokers, their load, and WALs to recover.",
-            ),
-            "reassign": ("penstock.deploy.cli.reassign:app", "Move partitions to other brokers."),
-            "elect": ("penstock.deploy.cli.elect:elect", "Elect preferred leaders."),
-            "balance": ("penstock.deploy.cli.balance:balance", "Balance the load of brokers."),
-            "configs": ("penstock.deploy.cli.configs:app", "Describe and alter dynamic configs."),
-            "features": (
-                "penstock.deploy.cli.features:app",
-                "List, upgrade and downgrade features.",
-            ),
-            "transactions": (
-                "penstock.deploy.cli.transactions:app",
-                "List transactions; abort hanging ones.",
-            ),
-            "log-dirs": (
-                "penstock.deploy.cli.log_dirs:app",
-                "Show the size of partitions, by broker.",
-            ),
-            "quorum": (
-                "penstock.deploy.cli.quorum:app",
-                "Show and change the quorum of controllers.",
-            ),
-            "controller": (
-                "penstock.deploy.cli.controller:app",
-                "Run a controller, or recover a cluster without any.",
-            ),
-            "streams": (
-                "penstock.deploy.cli.streams:app",
-                "Show how topics are stored: streams, epochs, ranges, objects.",
-            ),
-            "wal": ("penstock.deploy.cli.wal:app", "Inspect and repair the WALs of brokers."),
+            "nodes": "Show brokers, their load, and WALs to recover.",
+            "reassign": "Move partitions to other brokers.",
+            "elect": "Elect preferred leaders.",
+            "balance": "Balance the load of brokers.",
+            "configs": "Describe and alter dynamic configs.",
+            "features": "List, upgrade and downgrade features.",
+            "transactions": "List transactions; abort hanging ones.",
+            "log-dirs": "Show the size of partitions, by broker.",
+            "quorum": "Show and change the quorum of controllers.",
+            "controller": "Run a controller, or recover a cluster without any.",
+            "streams": "Show how topics are stored: streams, epochs, ranges, objects.",
+            "wal": "Inspect and repair the WALs of brokers.",
         },
         "Security": {
-            "acls": ("penstock.deploy.cli.acls:app", "List, add and remove ACLs."),
-            "users": ("penstock.deploy.cli.users:app", "Manage users of SCRAM and PLAIN."),
-            "tokens": ("penstock.deploy.cli.tokens:app", "Manage delegation tokens."),
-            "quotas": ("penstock.deploy.cli.quotas:app", "List, set and delete quotas."),
-            "certs": ("penstock.deploy.cli.certs:app", "Generate certificates for development."),
+            "acls": "List, add and remove ACLs.",
+            "users": "Manage users of SCRAM and PLAIN.",
+            "tokens": "Manage delegation tokens.",
+            "quotas": "List, set and delete quotas.",
+            "certs": "Generate certificates for development.",
         },
         "Settings of this command": {
-            "profile": (
-                "penstock.deploy.cli.profile:app",
-                "Manage cluster profiles, and select one.",
-            ),
-            "config": (
-                "penstock.deploy.cli.config:app",
-                "Show settings of nodes; `configs` shows those of topics and brokers.",
-            ),
-            "completion": (
-                "penstock.deploy.cli.completion:completion",
-                "Print the shell completion script.",
-            ),
+            "profile": "Manage cluster profiles, and select one.",
+            "config": "Show settings of nodes; `configs` shows those of topics and brokers.",
+            "completion": "Print the shell completion script.",
         },
     }
 

@@ -17,7 +17,7 @@ from penstock.deploy.cli.options import (
     TopicName,
     WalStore,
 )
-from penstock.deploy.cli.table import EngineOptions
+from penstock.deploy.cli.table_options import EngineOptions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_document, report_table, say
 

@@ -67,8 +67,8 @@ class LazyCommands(TyperGroup):
     Kafka's tools.
     """
 
-    panels: ClassVar[Mapping[str, Mapping[str, tuple[str, str]]]] = {}
-    """Location (module and attribute) and summary of each command, by panel and name."""
+    panels: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """Summary of each command, by panel and name."""
     _lists_summaries = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
@@ -77,10 +77,10 @@ class LazyCommands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's context and command
         for panel, commands in self.panels.items():
             if cmd_name in commands:
-                place, summary = commands[cmd_name]
                 if self._lists_summaries:
+                    summary = commands[cmd_name]
                     return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
-                return _load(cmd_name, place)
+                return _load(cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's
@@ -121,9 +121,12 @@ class LazyCommands(TyperGroup):
 
 
 @cache
-def _load(name: str, place: str) -> Any:  # noqa: ANN401 - click's command
-    module, _, attribute = place.partition(":")
-    found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+def _load(name: str) -> Any:  # noqa: ANN401 - click's command
+    """Import the module of a command, which contains a `typer.Typer` named `app`, or a function
+    with the name of the command.
+    """
+    module = import_module(f"penstock.deploy.cli.{name.replace('-', '_')}")
+    found: typer.Typer | Callable[..., None] = getattr(module, "app", None) or getattr(module, name)
     holder = typer.Typer()
     holder.callback()(lambda: None)
     if isinstance(found, typer.Typer):

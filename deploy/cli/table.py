@@ -1,17 +1,11 @@
 """Run `penstock table sync|compact|maintain|query`: export topics to tables."""
 
-import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from penstock.base.errors import ExpectedError
-from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
@@ -21,103 +15,31 @@ from penstock.deploy.cli.options import (
 )
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
+from penstock.deploy.cli.table_options import (
+    MIB_MAX,
+    CatalogOptions,
+    ClusterId,
+    EngineOptions,
+    Headers,
+    MaskKeyFile,
+    ReadOptions,
+    Store,
+    read_mask_key,
+)
+from penstock.deploy.cli.table_run import run, status
 from penstock.deploy.errors import UsageError
 from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.output import Format, counted, report, say
 
 if TYPE_CHECKING:
-    from penstock.lake.table.engines import Engine
     from penstock.lake.table.masks import Masking
     from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
     from penstock.lake.table.values import ValueFormat
     from penstock.lake.table.warehouse import Warehouse
 
-_MIB_MAX: Final = 1 << 20
 app = typer.Typer(
     help="Export topics to tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
 )
-
-
-MaskKeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="PENSTOCK_MASK_KEY_FILE",
-        metavar="FILE",
-        help="File with the key of hashes; by default the key is in PENSTOCK_MASK_KEY.",
-        show_default=False,
-    ),
-]
-
-
-Headers = Annotated[
-    bool, typer.Option("--headers", help="Add a column with the headers of records.")
-]
-ClusterId = Annotated[
-    str,
-    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
-]
-
-
-def read_mask_key(path: Path | None) -> bytes:
-    """Raise UsageError if the file cannot be read."""
-    if path is None:
-        return os.environ.get("PENSTOCK_MASK_KEY", "").encode()
-    try:
-        return path.read_bytes().strip()
-    except OSError as error:
-        raise UsageError(f"--mask-key-file {path} cannot be read: {error.strerror}") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CatalogOptions:
-    """Options for the location of Iceberg and Parquet tables."""
-
-    warehouse: Annotated[
-        str,
-        typer.Option(
-            "--warehouse",
-            envvar="PENSTOCK_WAREHOUSE",
-            help=(
-                "Location of the tables: a directory, or s3://BUCKET/PREFIX?endpoint=...;"
-                " parquet also gs://BUCKET/PREFIX and az://ACCOUNT/CONTAINER/PREFIX."
-            ),
-        ),
-    ] = "./warehouse"
-    catalog_name: Annotated[
-        str, typer.Option(help="Catalog name; needed if several catalogs share a database.")
-    ] = "penstock"
-    catalog_type: Annotated[
-        str,
-        typer.Option(
-            help="sql, glue or rest. The default is SQLite in the directory of the warehouse."
-        ),
-    ] = ""
-    catalog_uri: Annotated[
-        str, typer.Option(envvar="PENSTOCK_CATALOG_URI", help="URI of a REST or SQL catalog.")
-    ] = ""
-    catalog_property: Annotated[
-        list[str] | None,
-        typer.Option(help="Property of pyiceberg's catalog, as NAME=VALUE. Repeatable."),
-    ] = None
-
-    def warehouse_of(self, kind: str) -> "Warehouse":
-        """Raise UsageError for a property that is not NAME=VALUE."""
-        from penstock.lake.table.warehouse import Warehouse
-
-        given: dict[str, str] = {}
-        for item in self.catalog_property or []:
-            name, separator, value = item.partition("=")
-            if not separator:
-                raise UsageError(f"--catalog-property {item!r} is invalid: use NAME=VALUE")
-            given[name] = value
-        return Warehouse(
-            kind=kind,
-            location=self.warehouse,
-            catalog_name=self.catalog_name,
-            catalog_type=self.catalog_type,
-            catalog_uri=self.catalog_uri,
-            catalog_properties=given,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,39 +56,6 @@ class WarehouseOptions(CatalogOptions):
     def open(self) -> "Warehouse":
         """Raise UsageError for a property that is not NAME=VALUE."""
         return self.warehouse_of(self.to)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Options for the engine that runs tasks."""
-
-    engine: Annotated[
-        Literal["local", "spark"],
-        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
-    ] = "local"
-    master: Annotated[
-        str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
-    ] = ""
-
-    @property
-    def is_spark(self) -> bool:
-        return self.engine == "spark" or bool(self.master)
-
-    @contextmanager
-    def start(self) -> Generator["Engine", None, None]:
-        from penstock.lake.table.engines import LocalEngine, SparkEngine
-
-        try:
-            engine: Engine = SparkEngine(self.master) if self.is_spark else LocalEngine()
-        except ModuleNotFoundError as error:
-            raise ExpectedError(
-                f"the package {error.name} is missing: {install_hint('table', 'spark')}, or use"
-                " --engine local"
-            ) from None
-        try:
-            yield engine
-        finally:
-            engine.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,52 +157,6 @@ class RowOptions(RegistryOptions):
         return ValueFormat.of(self.value_format, schemas, self.message, framed=self.framed)
 
 
-BatchMib = Annotated[
-    int, typer.Option(min=1, max=_MIB_MAX, help="MiB of the log in one commit, approximately.")
-]
-FileMib = Annotated[
-    int, typer.Option(min=1, max=_MIB_MAX, help="Approximate size of a file, in MiB of the log.")
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """Options for the range of records and the batch size."""
-
-    start: Annotated[
-        Literal["earliest", "latest"],
-        typer.Option("--from", help="Start position of a new table."),
-    ] = "earliest"
-    skip_lost: Annotated[
-        bool,
-        typer.Option(
-            "--skip-lost", help="Continue if retention deleted records before their export."
-        ),
-    ] = False
-    on_error: Annotated[
-        Literal["raise", "skip", "dead-letter"],
-        typer.Option(
-            help=(
-                "How to handle unreadable records: stop the export of the topic, skip them, or"
-                " write their offsets to the table <table>__dlq."
-            ),
-        ),
-    ] = "raise"
-    batch_mib: BatchMib = 1_024
-    file_mib: FileMib = 256
-
-    def sync_options(self) -> "SyncOptions":
-        from penstock.lake.table.sync import SyncOptions
-
-        return SyncOptions(
-            from_latest=self.start == "latest",
-            skip_lost=self.skip_lost,
-            on_error=self.on_error,
-            batch_bytes=self.batch_mib << 20,
-            file_bytes=self.file_mib << 20,
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(ReadOptions):
     """Options for one topic."""
@@ -331,12 +174,6 @@ class BatchOptions(ReadOptions):
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between checks for new records.")
     ] = 10.0
-
-
-Store = Annotated[
-    str,
-    typer.Option(envvar="PENSTOCK_STORE", help="Store of the brokers, as in their --store."),
-]
 
 
 @app.command("sync")
@@ -454,7 +291,7 @@ def compact(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
     *,
     target_mib: Annotated[
-        int, typer.Option(min=1, max=_MIB_MAX, help="Size of a Parquet file in MiB, approximately.")
+        int, typer.Option(min=1, max=MIB_MAX, help="Size of a Parquet file in MiB, approximately.")
     ] = 256,
     place: WarehouseOptions,
     engine: EngineOptions,
@@ -570,3 +407,7 @@ def query(
     print_rows(shown)
     if found.num_rows > max_rows:
         say(f"{counted(found.num_rows - max_rows, 'more row')}; use --max-rows to show them")
+
+
+app.command("run")(run)
+app.command("status")(status)

@@ -14,7 +14,7 @@ from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
-from penstock.deploy.cli.table import (
+from penstock.deploy.cli.table_options import (
     BatchMib,
     CatalogOptions,
     ClusterId,
@@ -24,7 +24,6 @@ from penstock.deploy.cli.table import (
     MaskKeyFile,
     ReadOptions,
     Store,
-    app,
     read_mask_key,
 )
 from penstock.deploy.errors import UsageError
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from penstock.lake.manifest.table_status import RunnerStatus
     from penstock.lake.table.runner import RunnerEvent, TableRunner
     from penstock.lake.table.sync import SyncOptions
-
-__all__ = ["app"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -90,7 +87,6 @@ class RunnerProcess:
     ] = 30.0
 
 
-@app.command("run")
 @with_option_groups
 def run(
     *,
@@ -213,7 +209,6 @@ def _end(status: "RunnerStatus", *, is_once: bool) -> None:
         )
 
 
-@app.command("status")
 @with_option_groups
 def status(*, store: Store, cluster: ClusterId = "", output: Output = Format.TABLE) -> None:
     """Show the exports of table runners, from the status that they write to the store.

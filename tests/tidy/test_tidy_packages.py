@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import typer
 
 from penstock.base.installation import CONTENTS
+from penstock.deploy.cli.app import app
 from tests.tidy.repository import ROOT, files, listed, packages, project, shown, sources, tree
 
 NOT_IN_THE_WHEEL = {"benchmarks", "tools"}
@@ -28,6 +31,11 @@ ENTRY_POINTS = {
     "pyspark_penstock.pytest_plugin",
 }
 """Modules that are imported by Python, the chart, users and pytest."""
+COMMANDS = {
+    f"penstock.deploy.cli.{name.replace('-', '_')}"
+    for name in cast("Any", typer.main.get_command(app)).list_commands(None)
+}
+"""Modules that `deploy.cli.lazy` imports by the name of their command."""
 
 
 def test_the_wheel_installs_two_top_level_names() -> None:
@@ -63,7 +71,7 @@ def test_every_module_of_the_wheel_is_used_in_it() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         module = name if path.parts[len(ROOT.parts)] in TOP_LEVEL else f"penstock.{name}"
         is_used = bool(users.get(module, set()) - {path})
-        if path.name != "__init__.py" and not is_used and module not in ENTRY_POINTS:
+        if path.name != "__init__.py" and not is_used and module not in ENTRY_POINTS | COMMANDS:
             offenders.append(f"{shown(path)}: no other module of the wheel imports or names it")
     assert not offenders, listed(offenders)
 
