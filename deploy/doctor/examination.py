@@ -8,7 +8,7 @@ not affect the others. A transient state (failover, recovery, move) counts only 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -39,7 +39,6 @@ from penstock.deploy.doctor.image_facts import (
     read_cluster,
 )
 from penstock.deploy.doctor.inventory import (
-    CANDIDATES_MAX,
     Inventory,
     Suspect,
     lost_ranges,
@@ -123,30 +122,6 @@ class DoctorOptions:
     records: int = 0
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """The facts gathered so far. problems: reasons why a check could not be performed, by check."""
-
-    store: StoreFacts | None = None
-    quorum: QuorumFacts | None = None
-    first: ClusterFacts | None = None
-    first_at: float = 0.0
-    cluster: ClusterFacts | None = None
-    inventory: Inventory | None = None
-    root: ManifestRoot | None = None
-    published: frozenset[tuple[object, ...]] = frozenset()
-    listeners: Sequence[ListenerFacts] | None = None
-    broker_clocks: list[ClockSpan] = field(default_factory=list[ClockSpan])
-    orphans: list[Suspect] = field(default_factory=list[Suspect])
-    surveys: list[WalSurvey] = field(default_factory=list[WalSurvey])
-    wal_stores: list[WalStoreId] = field(default_factory=list[WalStoreId])
-    """The WAL stores that can be examined."""
-    wal_store_problem: str = ""
-    problems: dict[Check, str] = field(default_factory=dict[Check, str])
-    checks: dict[Check, CheckResult] = field(default_factory=dict[Check, CheckResult])
-    deleted: int = 0
-
-
 class Examination:
     """Examines one deployment. Call `run` once."""
 
@@ -156,17 +131,36 @@ class Examination:
         self._options = options
         self._show_progress = show_progress
         self._confirm = confirm
-        self._gathered = _Gathered()
-        self._stores: WalStores | None = None
-        self._metadata: Metadata | None = None
         self._current_step = ""
+        self._problems: dict[Check, str] = {}
+        """The reasons why a check could not be performed."""
+        self._checks: dict[Check, CheckResult] = {}
+        self._stores: WalStores | None = None
+        """The stores, if the store works."""
+        self._store_facts: StoreFacts | None = None
+        self._metadata: Metadata | None = None
+        self._quorum: QuorumFacts | None = None
+        self._first: ClusterFacts | None = None
+        self._first_at = 0.0
+        self._cluster: ClusterFacts | None = None
+        self._inventory: Inventory | None = None
+        self._root: ManifestRoot | None = None
+        self._published: frozenset[tuple[object, ...]] = frozenset()
+        self._listeners: Sequence[ListenerFacts] | None = None
+        self._broker_clocks: list[ClockSpan] = []
+        self._orphans: list[Suspect] = []
+        self._surveys: list[WalSurvey] = []
+        self._wal_stores: list[WalStoreId] = []
+        """The WAL stores that can be examined."""
+        self._wal_store_problem = ""
+        self._deleted = 0
 
     async def run(self) -> Report:
+        options = self._options
+        opened = open_stores(options.store, options.wal_store) if options.store else None
         refreshing = asyncio.get_running_loop().create_task(self._refresh_progress())
         try:
-            if self._options.store:
-                self._stores = open_stores(self._options.store, self._options.wal_store)
-            await self._gather()
+            await self._gather(opened)
             await self._judge()
         finally:
             refreshing.cancel()
@@ -174,18 +168,19 @@ class Examination:
                 await refreshing
             if self._metadata is not None:
                 await self._metadata.close()
-            if self._stores is not None:
-                await self._stores.close()
-        gathered = self._gathered
-        in_order = [gathered.checks[check] for check in f.CHECKS if check in gathered.checks]
-        cluster_id = gathered.cluster.cluster_id if gathered.cluster else self._options.cluster_id
-        return build_report(
-            cluster_id, int(wall_ms()), in_order, self._options.accept, gathered.deleted
-        )
+            if opened is not None:
+                await opened.close()
+        in_order = [self._checks[check] for check in f.CHECKS if check in self._checks]
+        cluster_id = self._cluster.cluster_id if self._cluster else options.cluster_id
+        return build_report(cluster_id, int(wall_ms()), in_order, options.accept, self._deleted)
 
     @property
     def _store(self) -> ObjectStore | None:
         return None if self._stores is None else self._stores.store
+
+    @property
+    def _is_live(self) -> bool:
+        return self._metadata is not None and self._metadata.is_live
 
     async def _refresh_progress(self) -> None:
         """Show progress while a step waits."""
@@ -204,24 +199,26 @@ class Examination:
                 return await work
         except STEP_ERRORS as error:
             problem = str(error) or f"no response within {deadline_s:.0f} s"
-            self._gathered.problems.setdefault(check, problem)
+            self._problems.setdefault(check, problem)
             return None
 
     # --- gather -----------------------------------------------------------------------------------
 
-    async def _gather(self) -> None:
-        gathered, options = self._gathered, self._options
+    async def _gather(self, opened: WalStores | None) -> None:
+        options = self._options
         if options.controllers:
-            gathered.quorum = await self._step(
+            self._quorum = await self._step(
                 f.CONTROLLERS, "asking the controllers", query_controllers(options.controllers)
             )
-        if self._store is not None:
-            gathered.store = await self._step(
+        if opened is not None:
+            self._store_facts = await self._step(
                 f.STORE,
                 "asking the store",
-                check_store(self._store, redact_url(options.store), uuid4().hex),
+                check_store(opened.store, redact_url(options.store), uuid4().hex),
                 deadline_s=4 * STEP_S,
             )
+            if self._store_facts is not None and not self._store_facts.error:
+                self._stores = opened
         await self._step(f.PARTITIONS, "reading the metadata", self._open_metadata())
         if self._metadata is not None:
             await self._look_first(self._metadata)
@@ -229,43 +226,43 @@ class Examination:
 
     async def _look_first(self, metadata: Metadata) -> None:
         """Gather the first facts: cluster, listeners, backup, manifest, WALs and objects."""
-        gathered, options = self._gathered, self._options
         first = read_cluster(metadata.image, int(wall_ms()))
-        gathered.first, gathered.first_at = first, asyncio.get_running_loop().time()
-        gathered.published = expected_in_manifest(metadata.image)
+        self._first, self._first_at = first, asyncio.get_running_loop().time()
+        self._published = expected_in_manifest(metadata.image)
         if metadata.is_live:
-            gathered.listeners = await self._step(
-                f.LISTENERS, "asking the brokers", check_listeners(first, options.listeners)
+            self._listeners = await self._step(
+                f.LISTENERS, "asking the brokers", check_listeners(first, self._options.listeners)
             )
-        await self._read_backup_facts(first.cluster_id)
-        stores = self._stores if self._store_works() else None
-        if stores is not None and await self._reach_wal_stores(stores, metadata.image):
+        stores = self._stores
+        if stores is None:
+            return
+        await self._read_backup_facts(stores.store, first.cluster_id)
+        if await self._reach_wal_stores(stores, metadata.image):
             surveys = await self._step(
                 f.WALS, "reading the WALs", survey_wals(stores, metadata.image)
             )
-            gathered.surveys = surveys or []
-        if options.objects and self._store_works():
-            await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
+            self._surveys = surveys or []
+        if self._options.objects:
+            listing = self._list(stores.store, metadata)
+            await self._step(f.OBJECTS, "listing the objects", listing, LIST_S)
 
     async def _reach_wal_stores(self, stores: WalStores, image: MetadataImage) -> bool:
         """Return whether the WAL stores of the cluster can be examined. If not, an absent slot
         proves nothing.
         """
-        gathered = self._gathered
         try:
             async with asyncio.timeout(STEP_S):
                 await reach_wal_stores(stores, image)
         except (*STEP_ERRORS, ExpectedError) as error:
-            gathered.wal_store_problem = str(error) or f"no response within {STEP_S:.0f} s"
+            self._wal_store_problem = str(error) or f"no response within {STEP_S:.0f} s"
             return False
-        gathered.wal_stores = [listed.store_id for listed in image.nodes.wal_stores()]
+        self._wal_stores = [listed.store_id for listed in image.nodes.wal_stores()]
         return True
 
     async def _open_metadata(self) -> None:
         """Read the metadata from the controllers, or from their backup if none responds."""
-        gathered = self._gathered
-        responding = gathered.quorum is not None and any(
-            item.status is not None for item in gathered.quorum.controllers
+        responding = self._quorum is not None and any(
+            item.status is not None for item in self._quorum.controllers
         )
         if responding:
             live = LiveMetadata(self._options.controllers)
@@ -276,9 +273,9 @@ class Examination:
             else:
                 self._metadata = live
                 return
-        if self._store is None or not self._store_works():
+        if self._store is None:
             return
-        ids = gathered.store.cluster_ids if gathered.store else ()
+        ids = self._store_facts.cluster_ids if self._store_facts else ()
         cluster_id = self._options.cluster_id or (ids[0] if len(ids) == 1 else "")
         if not cluster_id:
             there = (
@@ -291,17 +288,11 @@ class Examination:
         await stored.refresh()
         self._metadata = stored
 
-    def _store_works(self) -> bool:
-        return self._gathered.store is not None and not self._gathered.store.error
-
-    async def _read_backup_facts(self, cluster_id: str) -> None:
+    async def _read_backup_facts(self, store: ObjectStore, cluster_id: str) -> None:
         """Read the backup and the manifest. This is done before the listing, which may take a long
         time.
         """
-        gathered, store = self._gathered, self._store
-        if store is None or not self._store_works():
-            return
-        quorum = gathered.quorum.quorum if gathered.quorum else None
+        quorum = self._quorum.quorum if self._quorum else None
         committed = int(quorum.committed_offset) if quorum else -1
         facts = await self._step(
             f.BACKUP,
@@ -309,70 +300,68 @@ class Examination:
             read_backup_facts(store, cluster_id, committed, self._store_now_ms()),
         )
         if facts is not None:
-            gathered.checks[f.BACKUP] = judge.backup(facts)
-        gathered.root = await self._step(
+            self._checks[f.BACKUP] = judge.backup(facts)
+        self._root = await self._step(
             f.MANIFEST, "looking at the manifest", newest_manifest(store, cluster_id)
         )
-        if gathered.root is not None:
+        if self._root is not None:
             await self._step(
-                f.TABLES, "reading the statuses of tables", self._judge_tables(store, gathered.root)
+                f.TABLES, "reading the statuses of tables", self._judge_tables(store, self._root)
             )
 
     async def _judge_tables(self, store: ObjectStore, root: ManifestRoot) -> None:
         enabled = enabled_in(root)
         statuses = await read_statuses(store, root.cluster_id) if enabled else []
         exports = exports_of(enabled, statuses, int(wall_ms()))
-        self._gathered.checks[f.TABLES] = judge.tables(exports)
+        self._checks[f.TABLES] = judge.tables(exports)
 
-    async def _list(self, metadata: Metadata) -> None:
-        assert self._store is not None
+    async def _list(self, store: ObjectStore, metadata: Metadata) -> None:
         inventory = Inventory(
             metadata.image.cluster_id,
             lambda: metadata.image,
             self._store_now_ms(),
             self._options.older_than_ms,
-            self._gathered.wal_stores,
+            self._wal_stores,
         )
         await list_all(
-            self._store, inventory, lambda count: self._show_progress(self._current_step, count)
+            store, inventory, lambda count: self._show_progress(self._current_step, count)
         )
-        self._gathered.inventory = inventory
+        self._inventory = inventory
 
     async def _look_again(self, metadata: Metadata) -> None:
         """Gather metadata, manifest and the brokers' clocks for the second time."""
-        gathered = self._gathered
-        first = gathered.first
+        first = self._first
         assert first is not None
         await self._wait_for_transients(metadata, first)
         await self._refresh_metadata(metadata)
-        gathered.surveys = still_lost(gathered.surveys, metadata.image)
+        self._surveys = still_lost(self._surveys, metadata.image)
         second = read_cluster(metadata.image, int(wall_ms()))
-        gathered.cluster = lasting_problems(first, second) if metadata.is_live else second
+        self._cluster = lasting_problems(first, second) if metadata.is_live else second
         store = self._store
         if store is None:
             return
-        if self._store_works() and f.MANIFEST not in gathered.problems:
+        if f.MANIFEST not in self._problems:
             await self._step(
                 f.MANIFEST,
                 "looking at the manifest again",
                 self._read_manifest_again(store, first.cluster_id),
             )
-        if gathered.inventory is not None:
+        if self._inventory is not None:
             clocks = await self._step(
                 f.CLOCKS,
                 "reading the brokers' clocks",
-                broker_clocks(store, gathered.inventory.backlogs),
+                broker_clocks(store, self._inventory.backlogs),
             )
-            gathered.broker_clocks = clocks or []
+            self._broker_clocks = clocks or []
 
     async def _wait_for_transients(self, metadata: Metadata, first: ClusterFacts) -> None:
         """Wait until `settle_s` after the first examination if it found a state that may be
         transient.
         """
-        without_response = any(item.problem for item in self._gathered.listeners or ())
+        without_response = any(item.problem for item in self._listeners or ())
         if metadata.is_live and (first.may_be_transient or without_response):
             now = asyncio.get_running_loop().time()
-            wait_s = self._gathered.first_at + self._options.settle_s - now
+            wait_s = self._first_at + self._options.settle_s - now
             self._current_step = "waiting for failovers and moves to finish"
             await asyncio.sleep(max(0.0, wait_s))
 
@@ -380,79 +369,68 @@ class Examination:
         """Read the metadata again. If this fails, discard the listing, which cannot be evaluated
         without the metadata.
         """
-        gathered = self._gathered
-        if metadata.is_live and (gathered.quorum is None or gathered.quorum.quorum is None):
-            gathered.problems.setdefault(f.PARTITIONS, "the controllers have no leader")
-            refreshed = None
+        if metadata.is_live and (self._quorum is None or self._quorum.quorum is None):
+            self._problems[f.PARTITIONS] = "the controllers have no leader"
         else:
-            refreshed = await self._step(
-                f.PARTITIONS, "reading the metadata again", _succeed(metadata.refresh())
-            )
-        if refreshed is None and gathered.inventory is not None:
-            gathered.inventory = None
-            gathered.problems[f.OBJECTS] = (
-                f"the metadata could not be read again: {gathered.problems[f.PARTITIONS]}"
+            await self._step(f.PARTITIONS, "reading the metadata again", metadata.refresh())
+        if f.PARTITIONS in self._problems and self._inventory is not None:
+            self._inventory = None
+            self._problems[f.OBJECTS] = (
+                f"the metadata could not be read again: {self._problems[f.PARTITIONS]}"
             )
 
     def _manifest_is_behind(self) -> bool:
         """Return True if the manifest is older than the first facts, and differs from them."""
-        gathered = self._gathered
-        root, first = gathered.root, gathered.first
+        root, first = self._root, self._first
         if root is None or first is None:
             return False
-        is_live = self._metadata is not None and self._metadata.is_live
         return (
-            is_live
+            self._is_live
             and root.metadata_offset < first.end_offset
-            and found_in_manifest(root) != gathered.published
+            and found_in_manifest(root) != self._published
         )
 
     async def _read_manifest_again(self, store: ObjectStore, cluster_id: str) -> None:
         """Read the manifest until it contains the metadata of the first examination. Publishing
         takes about one second plus a PUT.
         """
-        gathered = self._gathered
-        gathered.root = await newest_manifest(store, cluster_id)
+        self._root = await newest_manifest(store, cluster_id)
         now = asyncio.get_running_loop().time
-        while self._manifest_is_behind() and now() < gathered.first_at + MANIFEST_S:
+        while self._manifest_is_behind() and now() < self._first_at + MANIFEST_S:
             await asyncio.sleep(MANIFEST_POLL_S)
-            gathered.root = await newest_manifest(store, cluster_id)
+            self._root = await newest_manifest(store, cluster_id)
         facts = await manifest_facts(
-            store, cluster_id, gathered.root, int(wall_ms()), is_behind=self._manifest_is_behind()
+            store, cluster_id, self._root, int(wall_ms()), is_behind=self._manifest_is_behind()
         )
-        gathered.checks[f.MANIFEST] = judge.manifest(facts)
+        self._checks[f.MANIFEST] = judge.manifest(facts)
 
     def _store_now_ms(self) -> int:
         """Return the current time of the store's clock, or None if it is unknown."""
-        clock = self._gathered.store.clock if self._gathered.store else None
+        clock = self._store_facts.clock if self._store_facts else None
         return int(wall_ms() + ((clock.ahead_min_ms + clock.ahead_max_ms) / 2 if clock else 0.0))
 
     # --- judge ------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
-        gathered, checks = self._gathered, self._gathered.checks
-        cluster_id = (
-            gathered.cluster.cluster_id
-            if gathered.cluster and self._metadata and self._metadata.is_live
-            else ""
-        )
-        if gathered.store is not None:
-            checks[f.STORE] = judge.store(gathered.store, cluster_id)
-        spans = [gathered.store.clock] if gathered.store and gathered.store.clock else []
-        if gathered.quorum is not None:
-            checks[f.CONTROLLERS] = judge.controllers(gathered.quorum)
-            spans += [item.clock for item in gathered.quorum.controllers if item.clock is not None]
+        checks, store = self._checks, self._store_facts
+        if store is not None:
+            cluster_id = self._cluster.cluster_id if self._cluster and self._is_live else ""
+            checks[f.STORE] = judge.store(store, cluster_id)
+        spans = [store.clock] if store and store.clock else []
+        if self._quorum is not None:
+            checks[f.CONTROLLERS] = judge.controllers(self._quorum)
+            spans += [item.clock for item in self._quorum.controllers if item.clock is not None]
         if spans:
-            checks[f.CLOCKS] = judge.clocks([*spans, *gathered.broker_clocks])
-        if gathered.cluster is not None:
-            self._judge_metadata(gathered.cluster)
-        if gathered.inventory is not None:
+            checks[f.CLOCKS] = judge.clocks([*spans, *self._broker_clocks])
+        if self._cluster is not None:
+            self._judge_metadata(self._cluster)
+        if self._inventory is not None:
             await self._step(
                 f.OBJECTS,
                 "requesting missing objects by name",
-                self._judge_objects(gathered.inventory),
+                self._judge_objects(self._inventory),
             )
-        if self._options.records and self._metadata is not None and self._store_works():
+        if self._options.records and self._metadata is not None and self._store is not None:
             await self._step(
                 f.RECORDS, "reading records", self._read_records(self._metadata), RECORDS_S
             )
@@ -464,34 +442,32 @@ class Examination:
         """Check brokers, partitions and WALs. If the metadata is from a backup, check only WALs,
         because no nodes may be running.
         """
-        gathered, checks = self._gathered, self._gathered.checks
-        metadata, inventory = self._metadata, gathered.inventory
-        is_live = metadata is not None and metadata.is_live
-        if metadata is not None and is_live:
-            self._judge_nodes(cluster, metadata.image)
+        checks, inventory, is_live = self._checks, self._inventory, self._is_live
+        if self._metadata is not None and is_live:
+            self._judge_nodes(cluster, self._metadata.image)
         listed = (
             judge.ListedWals(inventory.backlogs, inventory.unknown_wal_slots())
             if inventory is not None
             else None
         )
-        if gathered.wal_store_problem:
-            checks[f.WALS] = f.WALS.unchecked(gathered.wal_store_problem, failed=True)
-        elif is_live or listed is not None or gathered.surveys:
+        if self._wal_store_problem:
+            checks[f.WALS] = f.WALS.unchecked(self._wal_store_problem, failed=True)
+        elif is_live or listed is not None or self._surveys:
             checks[f.WALS] = judge.wals(
-                cluster, listed, self._store_now_ms(), is_live=is_live, surveys=gathered.surveys
+                cluster, listed, self._store_now_ms(), is_live=is_live, surveys=self._surveys
             )
-            if gathered.wal_stores:
+            if self._wal_stores:
                 where = f"in WAL store {redact_url(self._options.wal_store)}"
                 wals = checks[f.WALS]
                 checks[f.WALS] = msgspec.structs.replace(wals, summary=f"{wals.summary}; {where}")
 
     def _judge_nodes(self, cluster: ClusterFacts, image: MetadataImage) -> None:
-        checks, quorum = self._gathered.checks, self._gathered.quorum
+        checks, quorum = self._checks, self._quorum
         notes: Mapping[int, str] = quorum.notes if quorum else {}
         problems: Mapping[int, ProblemLog] = quorum.problems if quorum else {}
         checks[f.VERSIONS] = judge.versions(cluster, quorum.controllers if quorum else ())
-        if self._gathered.listeners is not None:
-            checks[f.LISTENERS] = judge.listeners(cluster, self._gathered.listeners)
+        if self._listeners is not None:
+            checks[f.LISTENERS] = judge.listeners(cluster, self._listeners)
         checks[f.BROKERS] = judge.brokers(cluster, notes)
         checks[f.PARTITIONS] = judge.partitions(
             cluster, int(wall_ms()), failing(image, problems), unreadable(image, problems)
@@ -500,20 +476,20 @@ class Examination:
             checks[f.CLIENTS] = judge.clients(problems)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
-        gathered, metadata, store = self._gathered, self._metadata, self._store
+        metadata, store = self._metadata, self._store
         assert metadata is not None
         assert store is not None
         gone = await confirm_missing(store, inventory.missing())
         shorter = inventory.damaged()
         # In a shared store, unknown objects may belong to another cluster.
-        gathered.orphans = [] if inventory.other_clusters else inventory.orphans()
+        self._orphans = [] if inventory.other_clusters else inventory.orphans()
         lost = lost_ranges(metadata.image, [item.object_id for item in gone])
         at_risk = lost_ranges(metadata.image, [item.expected.object_id for item in shorter])
         if self._options.delete:
             await self._delete(metadata, store)
         found = judge.lost(lost) + judge.damaged(shorter, at_risk)
         found += judge.orphans(
-            gathered.orphans, inventory.unnamed_orphan_count, self._options.older_than
+            self._orphans, inventory.unnamed_orphan_count, self._options.older_than
         )
         if metadata.is_live and not inventory.lease_count:
             found += judge.deletions(
@@ -529,7 +505,7 @@ class Examination:
             f"{inventory.object_count:,} in the bucket ({size(inventory.size_bytes)}),"
             f" {len(gone):,} missing{young}"
         )
-        gathered.checks[f.OBJECTS] = f.OBJECTS.result(summary, found)
+        self._checks[f.OBJECTS] = f.OBJECTS.result(summary, found)
 
     async def _read_records(self, metadata: Metadata) -> None:
         image, options = metadata.image, self._options
@@ -549,32 +525,27 @@ class Examination:
             offset_count += read.offsets
             problems += [read.problem] if read.problem else []
             self._show_progress(self._current_step, read.offsets)
-        self._gathered.checks[f.RECORDS] = judge.records(facts, offset_count, problems)
+        self._checks[f.RECORDS] = judge.records(facts, offset_count, problems)
 
     async def _delete(self, metadata: Metadata, store: ObjectStore) -> None:
-        gathered = self._gathered
-        if not gathered.orphans:
+        if not self._orphans:
             return
         if not metadata.is_live:
-            gathered.problems[f.OBJECTS] = "orphans are deleted only while the controllers respond"
+            self._problems[f.OBJECTS] = "orphans are deleted only while the controllers respond"
             return
-        if not self._confirm(gathered.orphans):
+        if not self._confirm(self._orphans):
             return
         self._current_step = "deleting orphans"
-        gathered.deleted = await delete_orphans(
+        self._deleted = await delete_orphans(
             store,
             metadata,
-            gathered.orphans,
+            self._orphans,
             lambda count: self._show_progress("deleting orphans", count),
         )
-        gathered.orphans = (
-            []
-            if len(gathered.orphans) < CANDIDATES_MAX and gathered.deleted == len(gathered.orphans)
-            else gathered.orphans[gathered.deleted :]
-        )
+        self._orphans = self._orphans[self._deleted :]
 
     def _unchecked(self, check: Check) -> CheckResult:
-        problem = self._gathered.problems.get(check)
+        problem = self._problems.get(check)
         if problem is not None:
             return check.unchecked(problem, failed=True)
         if check is f.OBJECTS and not self._options.objects:
@@ -585,8 +556,3 @@ class Examination:
         if not self._options.controllers:
             return check.unchecked("no controller was given: --controller")
         return check.unchecked("its facts could not be gathered; see above")
-
-
-async def _succeed(work: Awaitable[object]) -> bool:
-    await work
-    return True
