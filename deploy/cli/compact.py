@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     Controller,
     DryRun,
@@ -87,7 +86,6 @@ KeyMapMib = Annotated[
 ]
 
 
-@with_option_groups
 def compact(
     topic: TopicName,
     *,

@@ -16,7 +16,6 @@ from penstock.deploy.cli.completing import (
     complete_topics,
 )
 from penstock.deploy.cli.config_values import parse_pair
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report, report_table
@@ -113,7 +112,6 @@ def list_(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) ->
 
 
 @app.command("describe")
-@with_option_groups
 def describe(
     *,
     resource: ResourceOptions,
@@ -139,7 +137,6 @@ def describe(
 
 
 @app.command("alter")
-@with_option_groups
 def alter(
     *,
     resource: ResourceOptions,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.base.extras import install_hint
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Controller, StateFile, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
@@ -93,7 +92,6 @@ class ListenerOptions:
     behind_node: Annotated[bool, typer.Option("--behind-node", hidden=True)] = False
 
 
-@with_option_groups
 def console(
     *,
     cluster: TargetOptions,

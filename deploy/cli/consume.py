@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_snapshots
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -169,7 +168,6 @@ class _Form:
         )
 
 
-@with_option_groups
 def consume(
     topic: TopicName,
     *,

@@ -7,7 +7,6 @@ import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_topics
 from penstock.deploy.cli.confirmation import confirm
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
 from penstock.deploy.errors import UsageError, print_error
@@ -141,7 +140,6 @@ def describe(
 
 
 @app.command("reset-offsets")
-@with_option_groups
 def reset_offsets(
     group: GroupName,
     *,

@@ -140,14 +140,19 @@ def _load(name: str) -> Any:  # noqa: ANN401 - click's command
 
 def _prepare(commands: typer.Typer) -> None:
     """Join the lines of each paragraph of the help, because Typer keeps the line breaks of
-    docstrings. Make commands accept --json and --csv.
+    docstrings. Make commands accept --json and --csv, and options in dataclasses.
     """
+    from penstock.deploy.cli.option_groups import with_option_groups
+
     for command in commands.registered_commands:
         command.help = _joined(command.callback)
         command.cls = Command
     group_itself = commands.registered_callback
     if group_itself is not None and group_itself.invoke_without_command is True:
         group_itself.help = _joined(group_itself.callback)
+    for each in [*commands.registered_commands, *filter(None, [group_itself])]:
+        if each.callback is not None:
+            each.callback = with_option_groups(each.callback)
     for group in commands.registered_groups:
         group.cls = Group
         if group.typer_instance is not None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_document, print_table, remark, report, say
@@ -95,7 +94,6 @@ Interval = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-@with_option_groups
 def mirror(
     context: typer.Context,
     *,
@@ -140,7 +138,6 @@ def mirror(
 
 
 @app.command("status")
-@with_option_groups
 def status(context: typer.Context, *, what: _Source) -> None:
     """Show the progress of a mirror, without copying.
 
@@ -156,7 +153,6 @@ def status(context: typer.Context, *, what: _Source) -> None:
 
 
 @app.command("finish")
-@with_option_groups
 def finish(
     context: typer.Context,
     *,

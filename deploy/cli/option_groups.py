@@ -1,7 +1,7 @@
 """Group options of a command in a frozen dataclass, so that the command has few parameters.
 
-Typer creates an option for each parameter of a function. `with_option_groups` replaces a parameter
-with the fields of its dataclass.
+Typer creates an option for each parameter of a function. `with_option_groups`, which `lazy` applies
+to all commands, replaces a parameter with the fields of its dataclass.
 """
 
 import inspect

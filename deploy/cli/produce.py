@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError, near_hint
@@ -127,7 +126,6 @@ class _Delivery:
     ] = "text"
 
 
-@with_option_groups
 def produce(
     topic: TopicName,
     *,

@@ -16,7 +16,6 @@ from penstock.deploy.cli.completing import (
     complete_topics,
 )
 from penstock.deploy.cli.lake_errors import one_line_errors
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     OnError,
     Output,
@@ -194,7 +193,6 @@ class FormOptions:
     ] = None
 
 
-@with_option_groups
 def sql(
     statement: Annotated[
         str,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from penstock.deploy.cli.lake_errors import one_line_errors
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import (
     Output,
     TopicName,
@@ -177,7 +176,6 @@ class BatchOptions(ReadOptions):
 
 
 @app.command("sync")
-@with_option_groups
 def sync(
     topic: TopicName,
     *,
@@ -286,7 +284,6 @@ def _print_report(report: "BatchReport", *, output: Format) -> None:
 
 
 @app.command("compact")
-@with_option_groups
 def compact(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
     *,
@@ -325,7 +322,6 @@ def compact(
 
 
 @app.command("maintain")
-@with_option_groups
 def maintain(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
     *,
@@ -383,7 +379,6 @@ def _retention_ms(flag: str, hours: float, min_ms: int) -> int | None:
 
 
 @app.command("query")
-@with_option_groups
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement.")],
     *,

@@ -11,7 +11,6 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.base.settings import SettingInvalid
 from penstock.deploy.cli.lake_errors import one_line_errors
-from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.table_options import (
@@ -87,7 +86,6 @@ class RunnerProcess:
     ] = 30.0
 
 
-@with_option_groups
 def run(
     *,
     store: Store,
@@ -209,7 +207,6 @@ def _end(status: "RunnerStatus", *, is_once: bool) -> None:
         )
 
 
-@with_option_groups
 def status(*, store: Store, cluster: ClusterId = "", output: Output = Format.TABLE) -> None:
     """Show the exports of table runners, from the status that they write to the store.
 
