@@ -147,12 +147,13 @@ def _prepare(commands: typer.Typer) -> None:
     for command in commands.registered_commands:
         command.help = _joined(command.callback)
         command.cls = Command
+        if command.callback is not None:
+            command.callback = with_option_groups(command.callback)
     group_itself = commands.registered_callback
     if group_itself is not None and group_itself.invoke_without_command is True:
         group_itself.help = _joined(group_itself.callback)
-    for each in [*commands.registered_commands, *filter(None, [group_itself])]:
-        if each.callback is not None:
-            each.callback = with_option_groups(each.callback)
+        if group_itself.callback is not None:
+            group_itself.callback = with_option_groups(group_itself.callback)
     for group in commands.registered_groups:
         group.cls = Group
         if group.typer_instance is not None:
