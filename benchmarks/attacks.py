@@ -25,8 +25,9 @@ from jwt.algorithms import RSAAlgorithm
 from benchmarks import attackers, clients, harness
 from benchmarks.harness import Measure
 from penstock.controller.metadata.topic_configs import VALUE_SCHEMA
-from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.local.certificates import Authority
 from penstock.deploy.node.lifeline import PARENT_VARIABLE
+from penstock.deploy.private_files import write_private
 
 _ATTACK_S: Final = 5
 _RATE_BYTES_PER_S: Final = 1e6

@@ -24,7 +24,8 @@ from benchmarks.harness import Measure
 from penstock.base.listeners import SecurityProtocol
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.local.certificates import Authority
+from penstock.deploy.private_files import write_private
 
 _LISTENER: Final = "SASL_SSL"
 _MECHANISM: Final = "SCRAM-SHA-256"

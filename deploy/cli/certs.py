@@ -37,7 +37,8 @@ def dev(
 
     For example: penstock certs dev certificates --host kafka.example.com
     """
-    from penstock.deploy.local.certificates import Authority, write_private
+    from penstock.deploy.local.certificates import Authority
+    from penstock.deploy.private_files import write_private
 
     clients = clients or ["client"]
     for client in clients:

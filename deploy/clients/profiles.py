@@ -1,11 +1,9 @@
 """Store the profiles of the command line: named clusters with their addresses.
 
 They are stored in the file `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, which is
-readable only by its owner. It is written under a temporary name and renamed, so it is always
-complete. It contains paths of files with secrets, but no secrets.
+readable only by its owner. It contains paths of files with secrets, but no secrets.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ import msgspec
 
 from penstock.base.own_directory import user_directory
 from penstock.deploy.errors import UsageError, near_hint
+from penstock.deploy.private_files import write_private
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -104,14 +103,9 @@ def read(path: Path) -> Profiles:
 def write(path: Path, profiles: Profiles) -> None:
     """Write the file with mode 0600. Raises UsageError."""
     text = _encoded(profiles)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside.unlink(missing_ok=True)
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "w") as opened:
-            opened.write(text)
-        beside.replace(path)
+        write_private(path, text.encode())
     except OSError as error:
         raise UsageError(f"cannot write the profiles to {path}: {error.strerror}") from None
 

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.base.errors import ExpectedError
 from penstock.base.own_directory import user_directory
+from penstock.deploy.private_files import write_private
 
 Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"
@@ -153,12 +154,7 @@ def write(path: Path, state: ClusterState) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.unlink(missing_ok=True)
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
-        beside.replace(path)
+        write_private(path, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
     except OSError as error:
         raise _not_written(path, error) from None
 

@@ -9,7 +9,6 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, Self
 
 from cryptography import x509
@@ -24,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS: Final = 365
-_OWNER_ONLY: Final = 0o600
 _BEFORE: Final = timedelta(minutes=5)
 
 
@@ -115,13 +113,6 @@ class Authority:
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption),
             certificate.public_bytes(Encoding.PEM),
         )
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read."""
-    path.touch(mode=_OWNER_ONLY)
-    path.chmod(_OWNER_ONLY)
-    path.write_bytes(data)
 
 
 def _builder(

@@ -9,7 +9,6 @@ import shlex
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
@@ -19,7 +18,9 @@ from penstock.base.errors import ExpectedError
 from penstock.base.listeners import SecurityProtocol
 from penstock.broker.security.users_file import parse_users
 from penstock.deploy.clients.security import ClientSecurity
-from penstock.deploy.local.client_dialects import java, librdkafka, properties_text
+from penstock.deploy.local.client_dialects import java, properties_text
+from penstock.deploy.node.config.definition import variable_of
+from penstock.deploy.private_files import write_private
 
 CLIENT_PROTOCOL: Final = SecurityProtocol.SASL_SSL
 ADMIN: Final = "admin"
@@ -30,42 +31,21 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _OWNER_ONLY: Final = 0o700
 
 
-@dataclass(frozen=True, slots=True)
 class SecurityFiles:
     """The files of a secure local cluster, in a given directory."""
 
-    directory: Path
-
-    @property
-    def truststore(self) -> Path:
-        return self.directory / "ca.pem"
-
-    @property
-    def keystore(self) -> Path:
-        return self.directory / "broker.pem"
-
-    @property
-    def users(self) -> Path:
-        return self.directory / "users"
-
-    @property
-    def client_properties(self) -> Path:
-        return self.directory / "client.properties"
-
-    @property
-    def librdkafka_properties(self) -> Path:
-        return self.directory / "librdkafka.properties"
-
-    @property
-    def environment(self) -> Path:
-        return self.directory / "environment"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.truststore = directory / "ca.pem"
+        self.keystore = directory / "broker.pem"
+        self.users = directory / "users"
+        self.client_properties = directory / "client.properties"
+        self.librdkafka_properties = directory / "librdkafka.properties"
+        self.environment = directory / "environment"
 
     def admin_variables(self) -> dict[str, str]:
         """Return the environment variables that commands need to connect to controllers."""
-        return {
-            "PENSTOCK_" + name.replace(".", "_").upper(): path
-            for name, path in self.node_settings("admin").items()
-        }
+        return {variable_of(name): path for name, path in self.node_settings("admin").items()}
 
     def node_settings(self, role: str) -> dict[str, str]:
         """Return the settings for TLS between nodes. role: one of NODE_ROLES."""
@@ -137,7 +117,7 @@ def make(
 
 
 def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
-    from penstock.deploy.local.certificates import Authority, write_private
+    from penstock.deploy.local.certificates import Authority
 
     clients = Authority.make("penstock dev clients")
     files.truststore.write_bytes(clients.pem)
@@ -154,8 +134,6 @@ def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
 
 def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
     """Return the passwords in the users file, after adding missing ones."""
-    from penstock.deploy.local.certificates import write_private
-
     known: dict[str, str] = {}
     if files.users.exists():
         try:
@@ -171,10 +149,8 @@ def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
 
 
 def _write_for_clients(files: SecurityFiles, admin: ClientSecurity, bootstrap: str) -> None:
-    from penstock.deploy.local.certificates import write_private
-
     write_private(files.client_properties, properties_text(java(admin)).encode())
-    write_private(files.librdkafka_properties, properties_text(librdkafka(admin)).encode())
+    write_private(files.librdkafka_properties, properties_text(admin.properties()).encode())
     variables = {
         "PENSTOCK_BOOTSTRAP": bootstrap,
         "PENSTOCK_COMMAND_CONFIG": str(files.client_properties),

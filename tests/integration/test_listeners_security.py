@@ -21,8 +21,9 @@ from penstock.broker.network.client_connection import Connection
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.broker.self_check import UnreachableAsAdvertised
-from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.local.certificates import Authority
 from penstock.deploy.node.config.load import load
+from penstock.deploy.private_files import write_private
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user

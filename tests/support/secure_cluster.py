@@ -6,7 +6,8 @@ from typing import Any
 from penstock.base.scram import ScramMechanism, credential_of, salted_password
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.scram_messages import AlterScramCredentials, ScramUpsertion
-from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.local.certificates import Authority
+from penstock.deploy.private_files import write_private
 from tests.support.cluster import Cluster
 
 BROKER_USER = "broker"
