@@ -16,11 +16,6 @@ _LOGIN_MODULES: Final = {
 }
 
 
-def librdkafka(security: ClientSecurity) -> dict[str, str]:
-    """Return the properties of librdkafka: confluent-kafka, kcat and many languages."""
-    return security.properties()
-
-
 def java(security: ClientSecurity) -> dict[str, str]:
     """Return the properties of Kafka's Java clients and tools, which `--command-config` also
     accepts.
@@ -69,7 +64,7 @@ def _java_tls(security: ClientSecurity) -> dict[str, str]:
 
 def kafka_python(security: ClientSecurity) -> dict[str, object]:
     """Return the keyword arguments of kafka-python."""
-    found = _python_sasl(security)
+    found = aiokafka(security)
     if security.protocol.has_tls:
         given = {
             "ssl_cafile": security.ca,
@@ -87,23 +82,6 @@ def aiokafka(security: ClientSecurity) -> dict[str, object]:
     """Return the keyword arguments of aiokafka, without `ssl_context`, which `aiokafka_tls`
     creates.
     """
-    return _python_sasl(security)
-
-
-def aiokafka_tls(security: ClientSecurity) -> dict[str, object]:
-    """Return the keyword arguments of `aiokafka.helpers.create_ssl_context`; none without TLS."""
-    given = {
-        "cafile": security.ca,
-        "certfile": security.certificate,
-        "keyfile": security.key,
-        "password": security.key_password,
-    }
-    if not security.protocol.has_tls:
-        return {}
-    return {name: value for name, value in given.items() if value}
-
-
-def _python_sasl(security: ClientSecurity) -> dict[str, object]:
     found: dict[str, object] = {"security_protocol": security.protocol.value}
     if security.tokens is not None:
         raise UsageError(
@@ -117,6 +95,19 @@ def _python_sasl(security: ClientSecurity) -> dict[str, object]:
             "sasl_plain_password": security.password,
         }
     return found
+
+
+def aiokafka_tls(security: ClientSecurity) -> dict[str, object]:
+    """Return the keyword arguments of `aiokafka.helpers.create_ssl_context`; none without TLS."""
+    given = {
+        "cafile": security.ca,
+        "certfile": security.certificate,
+        "keyfile": security.key,
+        "password": security.key_password,
+    }
+    if not security.protocol.has_tls:
+        return {}
+    return {name: value for name, value in given.items() if value}
 
 
 def properties_text(properties: dict[str, str]) -> str:

@@ -151,51 +151,31 @@ def filled(
     """
     if not security.protocol.has_tls:
         text = text.replace("from aiokafka.helpers import create_ssl_context\n", "")
-    settings = _settings(bootstrap, security)
-    options = [f"-X {shlex.quote(f'{name}={value}')}" for name, value in settings.kcat.items()]
+    properties = security.properties()
+    options = [f" -X {shlex.quote(f'{name}={value}')}" for name, value in properties.items()]
     separator = ", " if is_line else "\n"
+    java, python, aiokafka = {}, {}, {}
+    if security != PLAINTEXT:
+        java = client_dialects.java(security)
+        python = _code(client_dialects.kafka_python(security))
+        aiokafka = _code(client_dialects.aiokafka(security))
+    if tls := client_dialects.aiokafka_tls(security):
+        files = ", ".join(f"{name}={value}" for name, value in _code(tls).items())
+        aiokafka["ssl_context"] = f"create_ssl_context({files})"
+    address = json.dumps(bootstrap)
+    python = {"bootstrap_servers": f'{address}.split(",")'} | python
+    aiokafka = {"bootstrap_servers": address} | aiokafka
     values = {
         "BOOTSTRAP": bootstrap,
         "TOPIC": topic,
         "STORE": store,
-        " KCAT": "".join(f" {option}" for option in options),
-        "\nJAVA": "".join(f"{separator}{name}={value}" for name, value in settings.java.items()),
-        "LIBRDKAFKA": _mapping(settings.librdkafka, is_line=is_line),
-        "KAFKA_PYTHON": _mapping(settings.kafka_python, is_line=is_line),
-        "AIOKAFKA": _mapping(settings.aiokafka, is_line=is_line, indent="    "),
+        " KCAT": "".join(options),
+        "\nJAVA": "".join(f"{separator}{name}={value}" for name, value in java.items()),
+        "LIBRDKAFKA": _mapping({"bootstrap.servers": address} | _code(properties), is_line=is_line),
+        "KAFKA_PYTHON": _mapping(python, is_line=is_line),
+        "AIOKAFKA": _mapping(aiokafka, is_line=is_line, indent="    "),
     }
     return _PLACEHOLDER.sub(lambda found: values[found[0]], text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """Connection settings by client. Values for Python clients are code."""
-
-    kcat: Mapping[str, str]
-    java: Mapping[str, str]
-    librdkafka: Mapping[str, str]
-    kafka_python: Mapping[str, str]
-    aiokafka: Mapping[str, str]
-
-
-def _settings(bootstrap: str, security: ClientSecurity) -> _Settings:
-    address = json.dumps(bootstrap)
-    if security == PLAINTEXT:
-        java, kafka_python, aiokafka = {}, {}, {}
-    else:
-        java = client_dialects.java(security)
-        kafka_python = client_dialects.kafka_python(security)
-        aiokafka = client_dialects.aiokafka(security)
-    librdkafka = client_dialects.librdkafka(security)
-    code = {
-        "librdkafka": {"bootstrap.servers": address} | _code(librdkafka),
-        "kafka_python": {"bootstrap_servers": f'{address}.split(",")'} | _code(kafka_python),
-        "aiokafka": {"bootstrap_servers": address} | _code(aiokafka),
-    }
-    if tls := client_dialects.aiokafka_tls(security):
-        files = ", ".join(f"{name}={value}" for name, value in _code(tls).items())
-        code["aiokafka"]["ssl_context"] = f"create_ssl_context({files})"
-    return _Settings(librdkafka, java, **code)
 
 
 def _code(settings: Mapping[str, object]) -> dict[str, str]:
@@ -233,9 +213,6 @@ def lines(
     """
     if hides_secrets:
         security, store = security.redacted(), redact_url(store)
-    shown = {
-        name: snippet for name, snippet in SNIPPETS.items() if name != "spark" or is_readable(store)
-    }
     return [
         f"{name:<16} "
         + filled(
@@ -246,5 +223,6 @@ def lines(
             security=security,
             is_line=True,
         )
-        for name, snippet in shown.items()
+        for name, snippet in SNIPPETS.items()
+        if name != "spark" or is_readable(store)
     ]

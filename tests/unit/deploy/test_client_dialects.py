@@ -55,7 +55,7 @@ ASSERTIONS = [
 def test_commands_accept_files_of_java_and_librdkafka() -> None:
     for security in (PLAINTEXT, MUTUAL_TLS, SCRAM, SECRET, *ASSERTIONS):
         assert parse(dialects.properties_text(dialects.java(security))) == security
-        assert parse(dialects.properties_text(dialects.librdkafka(security))) == security
+        assert parse(dialects.properties_text(security.properties())) == security
 
 
 @pytest.mark.parametrize(
