@@ -7,6 +7,7 @@ steps, so writes and LISTs are serialized. werkzeug's server is not used because
 import argparse
 import gc
 import io
+import json
 import os
 import signal
 import socket
@@ -57,9 +58,10 @@ class Front:
         self._counts: Counter[str] = Counter()
 
     def respond(self, method: str, environ: dict[str, Any], size_bytes: int) -> Response:
-        if environ["PATH_INFO"] == COUNTS_PATH:
-            return self._respond_with_counts()
         with self._counting:
+            if environ["PATH_INFO"] == COUNTS_PATH:
+                counts = json.dumps(self._counts).encode()
+                return "200 OK", [("Content-Type", "application/json")], counts
             self._counts[method] += 1
             self._counts[f"{method}_bytes"] += size_bytes
         if method not in {"PUT", "POST", "DELETE"} and "list-type=" not in environ["QUERY_STRING"]:
@@ -68,34 +70,10 @@ class Front:
             return self._call(environ)
 
     def _call(self, environ: dict[str, Any]) -> Response:
-        started: list[tuple[str, list[tuple[str, str]]]] = []
+        from werkzeug.test import run_wsgi_app
 
-        def start_response(
-            status: str, headers: list[tuple[str, str]], _error: object = None, /
-        ) -> Callable[[bytes], object]:
-            started.append((status, headers))
-            return _write_nothing
-
-        chunks = self._app(environ, start_response)
-        body = b"".join(chunks)
-        close = getattr(chunks, "close", None)
-        if close is not None:
-            close()
-        return *started[0], body
-
-    def _respond_with_counts(self) -> Response:
-        import msgspec
-
-        with self._counting:
-            return (
-                "200 OK",
-                [("Content-Type", "application/json")],
-                msgspec.json.encode(dict(self._counts)),
-            )
-
-
-def _write_nothing(_data: bytes) -> None:
-    raise AssertionError("moto returns its bodies")
+        chunks, status, headers = run_wsgi_app(self._app, environ, buffered=True)
+        return status, list(headers), b"".join(chunks)
 
 
 def check_installed() -> None:
