@@ -132,19 +132,6 @@ class ClusterPlan:
         return [process for process in self.processes if process.role == role]
 
 
-def broker_ports(options: ClusterOptions) -> Sequence[int]:
-    """Return consecutive ports from the first one, or zeros if any port will do."""
-    return [options.port + index if options.port else 0 for index in range(options.brokers)]
-
-
-def controller_ports(options: ClusterOptions) -> Sequence[int]:
-    """Return consecutive ports from the first one, or zeros if any port will do."""
-    return [
-        options.controller_port + index if options.controller_port else 0
-        for index in range(options.controllers)
-    ]
-
-
 def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
     """Return the store URL used by nodes. Objects of a `file:` store are in a directory next to the
     controller's journal. secret: of moto.
@@ -156,13 +143,6 @@ def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
     if options.store.startswith("file:"):
         return options.store.rstrip("/") + "/objects"
     return options.store
-
-
-def wal_store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
-    """Return the WAL store URL used by nodes, or "" if there is none."""
-    return (
-        _moto_url(WAL_BUCKET, ports, secret) if options.wal_store == "moto" else options.wal_store
-    )
 
 
 def _moto_url(bucket: str, ports: Ports, secret: str) -> str:
@@ -184,68 +164,41 @@ def plan_cluster(
     of moto must sign requests.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
-    wal_store = wal_store_url(options, ports, store_secret)
+    wal_store = options.wal_store
+    if wal_store == "moto":
+        wal_store = _moto_url(WAL_BUCKET, ports, store_secret)
     urls = {"PENSTOCK_STORE": store_url(options, ports, store_secret)}
     if wal_store:
         urls["PENSTOCK_WAL_STORE"] = wal_store
-    addresses = [f"{reached}:{port}" for port in ports.controllers]
-    controller = ",".join(addresses)
     log_level = () if "log.level" in options.given else ("--log-level", options.log_level)
-    stores = [_store_process(ports.store, store_secret)] if options.store == "moto" else []
-    controllers = [
-        _node_process(
-            "controller",
-            number,
-            (reached, port),
-            urls,
-            (
-                *log_level,
-                *_controller_flags(options, number, port, addresses, controller_directory),
-                *_security_flags("controller", options, port, security),
-            ),
-        )
-        for number, port in enumerate(ports.controllers)
-    ]
-    brokers = [
-        _node_process(
-            "broker",
-            node_id,
-            (reached, port),
-            urls,
-            (
-                *log_level,
-                *_broker_flags(options, node_id, port, controller),
-                *_security_flags("broker", options, port, security),
-            ),
-        )
-        for node_id, port in enumerate(ports.brokers)
-    ]
-    bootstrap = ",".join(f"{reached}:{port}" for port in ports.brokers)
+
+    def node(role: "NodeRole", node_id: int, port: int, flags: Sequence[str]) -> ProcessPlan:
+        secure = _security_flags(role, options, port, security)
+        arguments = (*_NODE_COMMAND, role, *log_level, *flags, *secure)
+        return ProcessPlan(role, node_id, reached, port, arguments, urls)
+
+    processes: list[ProcessPlan] = []
+    if options.store == "moto":
+        buckets = ("--bucket", BUCKET, "--bucket", WAL_BUCKET)
+        command = ("-m", "penstock.deploy.local.moto_store", *buckets)
+        secret = {SECRET_VARIABLE: store_secret}
+        processes.append(ProcessPlan("store", None, "127.0.0.1", ports.store, command, secret))
+    addresses = [f"{reached}:{port}" for port in ports.controllers]
+    for number, port in enumerate(ports.controllers):
+        flags = _controller_flags(options, number, port, addresses, controller_directory)
+        processes.append(node("controller", number, port, flags))
+    controller = ",".join(addresses)
+    for number, port in enumerate(ports.brokers):
+        flags = _broker_flags(options, number, port, controller)
+        processes.append(node("broker", number, port, flags))
     return ClusterPlan(
-        bootstrap,
+        ",".join(f"{reached}:{port}" for port in ports.brokers),
         controller,
         urls["PENSTOCK_STORE"],
         wal_store,
         options.restart,
-        (*stores, *controllers, *brokers),
+        tuple(processes),
     )
-
-
-def _store_process(port: int, secret: str) -> ProcessPlan:
-    buckets = ("--bucket", BUCKET, "--bucket", WAL_BUCKET)
-    command = ("-m", "penstock.deploy.local.moto_store", *buckets)
-    return ProcessPlan("store", None, "127.0.0.1", port, command, {SECRET_VARIABLE: secret})
-
-
-def _node_process(
-    role: "NodeRole",
-    node_id: int,
-    address: tuple[str, int],
-    urls: Mapping[str, str],
-    flags: Sequence[str],
-) -> ProcessPlan:
-    arguments = (*_NODE_COMMAND, role, *flags)
-    return ProcessPlan(role, node_id, *address, arguments, urls)
 
 
 def _controller_flags(
@@ -257,15 +210,18 @@ def _controller_flags(
         "broker.session.grace.ms": SESSION_GRACE_MS,
     }
     own: dict[str, object] = {
-        "metadata.log.dir": data_directory(directory, number, options.controllers),
+        "metadata.log.dir": f"{directory}/{number}" if peers else directory,
         "listeners": f"{_bracketed(options.host)}:{port}",
     }
     if options.auto_balance:
         own["auto.balance.enable"] = "true"
     if peers:
         chosen["controller.quorum.election.timeout.ms"] = ELECTION_TIMEOUT_MS
+        cluster_id = CLUSTER_ID
+        if options.store in {"moto", "memory"}:  # whose directory is new at each start
+            cluster_id += f"-{hashlib.sha256(directory.encode()).hexdigest()[:12]}"
         own |= {
-            "cluster.id": cluster_id(options, directory),
+            "cluster.id": cluster_id,
             "node.id": number,
             "controller.quorum.voters": ",".join(peers),
         }
@@ -295,27 +251,11 @@ def _flags(
     return tuple(flags)
 
 
-def cluster_id(options: ClusterOptions, directory: str) -> str:
-    """Return the cluster id for several controllers. directory: a new directory for moto and
-    memory.
-    """
-    if options.store not in {"moto", "memory"}:
-        return CLUSTER_ID
-    return f"{CLUSTER_ID}-{hashlib.sha256(directory.encode()).hexdigest()[:12]}"
-
-
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
     """Return the `controller.quorum.voters` setting; empty for a single controller."""
-    return (
-        tuple(f"{number}@{address}" for number, address in enumerate(addresses))
-        if len(addresses) > 1
-        else ()
-    )
-
-
-def data_directory(directory: str, number: int, controllers: int) -> str:
-    """Return the directory of a controller; a single controller uses the whole directory."""
-    return directory if controllers == 1 else f"{directory}/{number}"
+    if len(addresses) == 1:
+        return ()
+    return tuple(f"{number}@{address}" for number, address in enumerate(addresses))
 
 
 def _broker_flags(

@@ -12,14 +12,7 @@ from typing import Final
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import PORT_MAX, PortTaken, UsageError
-from penstock.deploy.local.plan import (
-    PORT_FLAGS,
-    ClusterOptions,
-    Ports,
-    Role,
-    broker_ports,
-    controller_ports,
-)
+from penstock.deploy.local.plan import PORT_FLAGS, ClusterOptions, Ports, Role
 from penstock.deploy.output import counted
 
 _FREE_RANGE: Final = (20_000, 32_000)
@@ -35,24 +28,24 @@ def find_ports(options: ClusterOptions, rng: Random, reserved: Collection[int] =
     PortTaken with the flag that chooses another one.
     """
 
-    def claim(host: str, port: int, role: Role) -> int:
-        return _claim(host, port, PORT_FLAGS[role], taken, reserved=reserved, rng=rng)
-
-    if options.port and options.port + options.brokers - 1 > PORT_MAX:
-        raise UsageError(
-            f"--port {options.port} is too high for {counted(options.brokers, 'broker')}: the last"
-            " port is 65535"
-        )
     taken: set[int] = set()
-    brokers = [claim(options.host, port, "broker") for port in broker_ports(options)]
-    if options.controller_port and options.controller_port + options.controllers - 1 > PORT_MAX:
-        raise UsageError(
-            f"--controller-port {options.controller_port} is too high for "
-            f"{counted(options.controllers, 'controller')}: the last port is 65535"
-        )
-    controllers = [claim(options.host, port, "controller") for port in controller_ports(options)]
-    store = claim("127.0.0.1", options.store_port, "store") if options.store == "moto" else 0
-    return Ports(tuple(brokers), tuple(controllers), store)
+
+    def claim(host: str, first: int, role: Role, count: int) -> tuple[int, ...]:
+        """Claim consecutive ports from the first one, or any ports if it is 0."""
+        flag = PORT_FLAGS[role]
+        if first and first + count - 1 > PORT_MAX:
+            raise UsageError(
+                f"{flag} {first} is too high for {counted(count, role)}: the last port is"
+                f" {PORT_MAX}"
+            )
+        wanted = range(first, first + count) if first else [0] * count
+        return tuple(_claim(host, port, flag, taken, reserved=reserved, rng=rng) for port in wanted)
+
+    brokers = claim(options.host, options.port, "broker", options.brokers)
+    controllers = claim(options.host, options.controller_port, "controller", options.controllers)
+    is_moto = options.store == "moto"
+    store = claim("127.0.0.1", options.store_port, "store", 1)[0] if is_moto else 0
+    return Ports(brokers, controllers, store)
 
 
 def is_free(host: str, port: int) -> bool:
