@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -43,7 +43,7 @@ from penstock.deploy.local.plan import (
 )
 from penstock.deploy.local.ports import find_ports
 from penstock.deploy.local.security import SecurityFiles, make, names_of_this_machine, new_password
-from penstock.deploy.local.supervisor import Supervisor
+from penstock.deploy.local.supervisor import Supervisor, state_of
 from penstock.deploy.local.web_console import WebConsole
 from penstock.deploy.local.web_console import listen as listen_for_console
 from penstock.deploy.node import lifeline
@@ -252,177 +252,169 @@ def _check_moto() -> None:
         ) from None
 
 
+@dataclass(slots=True, eq=False)
 class _Dev:
-    def __init__(
-        self,
-        options: ClusterOptions,
-        plan: ClusterPlan,
-        contents: FirstContents,
-        *,
-        security: SecurityFiles | None,
-        state_path: Path,
-        started_at: float,
-        ports: Ports,
-        signals: EndingSignals,
-        on_recorded: Callable[[], None],
-    ) -> None:
-        """on_recorded: called once the state file contains the ports."""
-        self._on_recorded = on_recorded
-        self._cluster_id = ""
-        self._signals = signals
-        self._security = security
-        self._contents = contents
-        self._filling: asyncio.Task[None] | None = None
-        self._options = options
-        self._plan = plan
-        self._state_path = state_path
-        self._started_at = started_at
-        self._store_port = ports.store
-        self._console: WebConsole | None = None
+    """on_recorded: called once the state file contains the ports."""
+
+    options: ClusterOptions
+    plan: ClusterPlan
+    contents: FirstContents
+    security: SecurityFiles | None
+    state_path: Path
+    started_at: float
+    ports: Ports
+    signals: EndingSignals
+    on_recorded: Callable[[], None]
+    cluster_id: str = ""
+    console: WebConsole | None = None
+    filling: asyncio.Task[None] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    supervisor: Supervisor | None = None
 
     async def run(self) -> None:
-        self._stop = stop = asyncio.Event()
-        hurry: list[Callable[[], None]] = []
-
-        def interrupted() -> None:
-            for call in hurry if stop.is_set() else ():
-                call()
-            if not stop.is_set():
-                _say("stopping; Ctrl-C again stops at once")
-            stop.set()
-
-        with self._signals.calling(interrupted):
+        with self.signals.calling(self._interrupted):
             try:
                 with self._web_console():
-                    if self._options.store == "memory":
-                        await self._run_in_process(stop)
+                    if self.options.store == "memory":
+                        await self._run_in_process()
                     else:
-                        await self._supervise(stop, hurry)
+                        await self._supervise()
             finally:
-                state_file.remove(self._state_path)
-            if self._filling is not None:
-                await self._filling
+                state_file.remove(self.state_path)
+            if self.filling is not None:
+                await self.filling
+
+    def _interrupted(self) -> None:
+        if not self.stop.is_set():
+            _say("stopping; Ctrl-C again stops at once")
+            self.stop.set()
+        elif self.supervisor is not None:
+            self.supervisor.hurry()
 
     @contextmanager
     def _web_console(self) -> Generator[None, None, None]:
         """Serve the console while this context lasts, if it is requested and installed."""
-        options = self._options
+        options = self.options
         listening = listen_for_console(options.console_port) if options.console else None
         if listening is None and options.console:
             _say(f"no web console: its packages are missing; {install_hint('console')}")
         if listening is None:
             yield
             return
-        variables = {} if self._security is None else self._security.admin_variables()
+        variables = {} if self.security is None else self.security.admin_variables()
         with WebConsole(
             listening,
-            self._state_path,
+            self.state_path,
             os.environ | variables,
             _say,
             is_secure=options.secure,
-        ) as self._console:
+        ) as self.console:
             yield
 
-    async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
+    async def _supervise(self) -> None:
         from penstock.deploy.local.moto_store import listen
 
         try:
-            store_socket = listen(self._store_port) if self._store_port else None
+            store_socket = listen(self.ports.store) if self.ports.store else None
         except OSError:
-            raise PortTaken("127.0.0.1", self._store_port, PORT_FLAGS["store"]) from None
+            raise PortTaken("127.0.0.1", self.ports.store, PORT_FLAGS["store"]) from None
 
         def write_state(processes: Sequence[ProcessState]) -> None:
-            self._cluster_id = supervisor.cluster_id
+            self.cluster_id = supervisor.cluster_id
             self._write_state(processes)
 
-        supervisor = Supervisor(self._plan, os.environ, store_socket, write_state, _say)
-        hurry.append(supervisor.hurry)
-        await supervisor.run(stop, self._ready)
+        supervisor = Supervisor(self.plan, os.environ, store_socket, write_state, _say)
+        self.supervisor = supervisor
+        await supervisor.run(self.stop, self._ready)
 
-    async def _run_in_process(self, stop: asyncio.Event) -> None:
+    async def _run_in_process(self) -> None:
         from penstock.deploy.node import logs
 
-        self._write_state(_in_process(self._plan, "starting"))
-        logs.configure(self._options.log_level)
+        def write_state(phase: Phase) -> None:
+            nodes = self.plan.processes
+            self._write_state([state_of(node, os.getpid(), phase, starts=1) for node in nodes])
+
+        write_state("starting")
+        logs.configure(self.options.log_level)
         from penstock.deploy.local.in_process import run_in_process
 
         def ready(cluster_id: str) -> None:
-            self._cluster_id = cluster_id
-            self._write_state(_in_process(self._plan, "serving"))
+            self.cluster_id = cluster_id
+            write_state("serving")
             self._ready()
 
-        await run_in_process(self._plan, stop, ready)
+        await run_in_process(self.plan, self.stop, ready)
 
     def _write_state(self, processes: Sequence[ProcessState]) -> None:
         state = ClusterState(
             pid=os.getpid(),
-            bootstrap=self._plan.bootstrap,
-            controller=self._plan.controller,
-            store_url=self._plan.store_url,
-            wal_store_url=self._plan.wal_store_url,
+            bootstrap=self.plan.bootstrap,
+            controller=self.plan.controller,
+            store_url=self.plan.store_url,
+            wal_store_url=self.plan.wal_store_url,
             processes=list(processes),
-            command_config=str(self._security.client_properties) if self._security else "",
-            controller_tls=self._security.node_settings("admin") if self._security else {},
-            console="" if self._console is None else self._console.url,
-            cluster_id=self._cluster_id,
-            restarts=self._options.restart,
+            command_config=str(self.security.client_properties) if self.security else "",
+            controller_tls=self.security.node_settings("admin") if self.security else {},
+            console="" if self.console is None else self.console.url,
+            cluster_id=self.cluster_id,
+            restarts=self.options.restart,
             pid_started=state_file.start_of(os.getpid()),
         )
         try:
-            state_file.write(self._state_path, state)
+            state_file.write(self.state_path, state)
         except ExpectedError as error:  # for example, a full disk; clients do not need the console
             _say(str(error))
-        self._on_recorded()
+        self.on_recorded()
 
     def _ready(self) -> None:
         """Create topics before the ready line, for clients that wait for it, and write records
         after it.
         """
-        if self._stop.is_set():
+        if self.stop.is_set():
             return
-        if self._contents:
-            self._filling = asyncio.get_running_loop().create_task(self._fill())
+        if self.contents:
+            self.filling = asyncio.get_running_loop().create_task(self._fill())
         else:
             self._announce()
 
     async def _fill(self) -> None:
         from penstock.deploy.local import contents
 
-        bootstrap = self._plan.bootstrap
+        bootstrap = self.plan.bootstrap
         try:
             created = await asyncio.to_thread(
                 contents.create_topics,
                 bootstrap,
-                self._contents.topics,
-                keeps_all=self._contents.seed is not None,
+                self.contents.topics,
+                keeps_all=self.contents.seed is not None,
             )
             self._announce()
-            if self._contents.seed is None:
+            if self.contents.seed is None:
                 return
-            for name in sorted(set(self._contents.topics) - created):
-                _say(f"topic {name} exists already and gets no records from {self._contents.seed}")
+            for name in sorted(set(self.contents.topics) - created):
+                _say(f"topic {name} exists already and gets no records from {self.contents.seed}")
             began = time.monotonic()
-            records = (record for record in self._contents.records() if record.topic in created)
+            records = (record for record in self.contents.records() if record.topic in created)
             with Progress("seeding", None, "records") as progress:
                 count = await asyncio.to_thread(
-                    contents.send, bootstrap, records, progress.advance, self._stop.is_set
+                    contents.send, bootstrap, records, progress.advance, self.stop.is_set
                 )
             _say(
                 f"seeded {counted(count, 'record')} into {', '.join(sorted(created)) or 'nothing'}"
                 f" in {time.monotonic() - began:.1f} s"
             )
         except ExpectedError:
-            self._stop.set()
+            self.stop.set()
             raise
 
     def _announce(self) -> None:
-        took_s = time.monotonic() - self._started_at
-        files = self._security
+        took_s = time.monotonic() - self.started_at
+        files = self.security
         config = f" command-config={files.client_properties}" if files else ""
-        console = "" if self._console is None else f" console={self._console.url}"
+        console = "" if self.console is None else f" console={self.console.url}"
         print(
-            f"ready: bootstrap={self._plan.bootstrap} store={redact_url(self._plan.store_url)}"
-            f" controller={self._plan.controller} state={self._state_path}{config}{console}"
+            f"ready: bootstrap={self.plan.bootstrap} store={redact_url(self.plan.store_url)}"
+            f" controller={self.plan.controller} state={self.state_path}{config}{console}"
             f" took={took_s:.1f}s",
             flush=True,
         )
@@ -430,11 +422,11 @@ class _Dev:
             _say(f"clients need TLS and SCRAM; Java's properties: {files.client_properties}")
             _say(f"for penstock commands without the state file: source {files.environment}")
         if files is not None or sys.stderr.isatty():
-            topic = next(iter(self._contents.topics), "orders")
+            topic = next(iter(self.contents.topics), "orders")
             for line in snippets.lines(
-                bootstrap=self._plan.bootstrap,
+                bootstrap=self.plan.bootstrap,
                 topic=topic,
-                store=self._plan.store_url,
+                store=self.plan.store_url,
                 security=current_security(),
                 hides_secrets=True,
             ):
@@ -443,23 +435,6 @@ class _Dev:
                 "example programs, with the secrets: penstock snippets CLIENT; live view: penstock"
                 " top; Ctrl-C stops the cluster"
             )
-
-
-def _in_process(plan: ClusterPlan, phase: Phase) -> list[ProcessState]:
-    """Return the states of all nodes, which run in this process."""
-    return [
-        ProcessState(
-            role=process.role,
-            node_id=process.node_id,
-            pid=os.getpid(),
-            host=process.host,
-            port=process.port,
-            phase=phase,
-            starts=1,
-            pid_started=state_file.start_of(os.getpid()),
-        )
-        for process in plan.processes
-    ]
 
 
 def _say(line: str) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.base.errors import ExpectedError
 from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.base.readiness import PIPE_VARIABLE, REPORT_BYTES_MAX
 from penstock.deploy.clients.state_file import Phase, ProcessState, start_of
@@ -58,6 +57,34 @@ def describe_end(code: int) -> str:
     )
 
 
+def start_process(
+    arguments: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start a Python process that ends with this one, in its own process group."""
+    return subprocess.Popen(  # noqa: S603 - our own modules, no shell
+        (sys.executable, "-P", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env=bytecode.environment(environment) | {lifeline.PARENT_VARIABLE: str(os.getpid())},
+        pass_fds=pass_fds,
+        process_group=0,
+    )
+
+
+def state_of(plan: ProcessPlan, pid: int | None, phase: Phase, starts: int) -> ProcessState:
+    """Return the state of a planned process. pid: None while it is stopped."""
+    return ProcessState(
+        role=plan.role,
+        node_id=plan.node_id,
+        pid=pid,
+        host=plan.host,
+        port=plan.port,
+        phase=phase,
+        starts=starts,
+        pid_started="" if pid is None else start_of(pid),
+    )
+
+
 @dataclass(slots=True, eq=False)
 class _Child:
     plan: ProcessPlan
@@ -71,17 +98,7 @@ class _Child:
 
     def state(self) -> ProcessState:
         pid = None if self.process is None else self.process.pid
-        plan = self.plan
-        return ProcessState(
-            role=plan.role,
-            node_id=plan.node_id,
-            pid=pid,
-            host=plan.host,
-            port=plan.port,
-            phase=self.phase,
-            starts=self.starts,
-            pid_started="" if pid is None else start_of(pid),
-        )
+        return state_of(self.plan, pid, self.phase, self.starts)
 
 
 class Supervisor:
@@ -106,9 +123,7 @@ class Supervisor:
         self._plan = plan
         self.cluster_id = ""
         """Reported by the first controller or broker that serves."""
-        self._environment = bytecode.environment(environment) | {
-            lifeline.PARENT_VARIABLE: str(os.getpid())
-        }
+        self._environment = environment
         self._store_socket = store_socket
         self._on_change = on_change
         self._say = say
@@ -124,21 +139,20 @@ class Supervisor:
         """Run until `stop` is set. Calls `ready` once, when every process serves. Raises PortTaken
         or ClusterFailed after stopping everything.
         """
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGCHLD, self._poll)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._poll)
         try:
             for child in self._children:
                 self._start(child)
             self._spawn(self._poll_regularly())
             self._spawn(self._wait_until_ready(ready))
-            stopping = loop.create_task(stop.wait())
+            stopping = self._loop.create_task(stop.wait())
             await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if self._failed.done():
                 self._failed.result()
         finally:
             await self._stop_all()
-            loop.remove_signal_handler(signal.SIGCHLD)
+            self._loop.remove_signal_handler(signal.SIGCHLD)
 
     def hurry(self) -> None:
         """Kill the processes instead of waiting for an orderly stop."""
@@ -147,34 +161,25 @@ class Supervisor:
     # --- start ------------------------------------------------------------------------------------
 
     def _start(self, child: _Child) -> None:
-        hands_over = child.plan.role == "store" and self._store_socket is not None
-        inherited = (
-            (self._store_socket.fileno(),) if hands_over and self._store_socket is not None else ()
-        )
-        fd = ("--fd", str(inherited[0])) if inherited else ()
+        is_store = child.plan.role == "store"
+        inherited = self._store_socket if is_store else None
+        arguments, fds = child.plan.arguments, tuple[int, ...]()
+        if inherited is not None:
+            fds = (inherited.fileno(),)
+            arguments = (*arguments, "--fd", str(fds[0]))
         child.ready_pipe, report = os.pipe()
+        variables = {**child.plan.environment, PIPE_VARIABLE: str(report)}
         try:
-            child.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
-                (sys.executable, "-P", *child.plan.arguments, *fd),
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,
-                env={
-                    **self._environment,
-                    **child.plan.environment,
-                    PIPE_VARIABLE: str(report),
-                },
-                pass_fds=(*inherited, report),
-                process_group=0,
+            child.process = start_process(
+                arguments, {**self._environment, **variables}, (*fds, report)
             )
         finally:
             os.close(report)
-        if self._store_socket is not None and inherited:
-            self._store_socket.close()
-        child.phase = "starting"
+        if inherited is not None:
+            inherited.close()
+        child.phase = "serving" if is_store else "starting"  # the store's socket already listens
         child.starts += 1
         child.started_at = self._loop.time()
-        if child.plan.role == "store":  # the store's socket is already listening
-            child.phase = "serving"
         self._report_change()
         self._loop.add_reader(child.ready_pipe, self._on_report, child, child.process)
 
@@ -198,19 +203,13 @@ class Supervisor:
             child.ready_pipe = None
 
     async def _wait_until_ready(self, ready: Callable[[], None]) -> None:
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-        while any(child.phase != "serving" for child in self._children):
-            if asyncio.get_running_loop().time() > deadline:
-                waiting = ", ".join(
-                    child.plan.name for child in self._children if child.phase != "serving"
+        deadline = self._loop.time() + START_TIMEOUT_S
+        while waiting := [child.plan.name for child in self._children if child.phase != "serving"]:
+            if self._loop.time() > deadline:
+                raise ClusterFailed(
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {', '.join(waiting)}; see the log"
+                    " above, or add --log-level info"
                 )
-                self._fail(
-                    ClusterFailed(
-                        f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; see the log above,"
-                        " or add --log-level info"
-                    )
-                )
-                return
             await asyncio.sleep(_READY_INTERVAL_S)
         self._is_ready = True
         ready()
@@ -247,7 +246,7 @@ class Supervisor:
         elif not self._plan.restart:
             self._say(f"{event}; it stays down (--no-restart)")
         else:
-            lived_s = asyncio.get_running_loop().time() - child.started_at
+            lived_s = self._loop.time() - child.started_at
             child.failures = 0 if lived_s >= STEADY_S else child.failures + 1
             delay_s = restart_delay_s(max(child.failures - 1, 0))
             self._say(
@@ -260,7 +259,7 @@ class Supervisor:
         if not self._is_stopping and child.process is None:
             self._start(child)
 
-    def _fail(self, error: ExpectedError) -> None:
+    def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
 
@@ -268,15 +267,15 @@ class Supervisor:
         self._on_change([child.state() for child in self._children])
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_over)
 
     def _task_over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._failed.done():
-            self._failed.set_exception(error)
+        if error is not None:
+            self._fail(error)
 
     # --- stop -------------------------------------------------------------------------------------
 
@@ -290,12 +289,10 @@ class Supervisor:
             self._store_socket.close()
 
     async def _stop(self, children: list[_Child]) -> None:
-        deadline = asyncio.get_running_loop().time() + (
-            0.0 if self._failed.done() else STOP_TIMEOUT_S
-        )
+        deadline = self._loop.time() + (0.0 if self._failed.done() else STOP_TIMEOUT_S)
         _signal(children, signal.SIGTERM)
         while any(child.process for child in children):
-            if self._is_hurried.is_set() or asyncio.get_running_loop().time() > deadline:
+            if self._is_hurried.is_set() or self._loop.time() > deadline:
                 _signal(children, signal.SIGKILL)
             await asyncio.sleep(0.02)
             self._poll()

@@ -3,10 +3,8 @@ connection.
 """
 
 import asyncio
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +12,7 @@ from typing import Final, Self
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import PortTaken
-from penstock.deploy.local import bytecode
-from penstock.deploy.local.supervisor import describe_end
-from penstock.deploy.node import lifeline
+from penstock.deploy.local.supervisor import describe_end, start_process
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9080
@@ -36,13 +32,9 @@ def listen(port: int | None) -> socket.socket | None:
     if any(find_spec(name) is None for name in _MODULES):
         return None
     for candidate in (DEFAULT_PORT, 0) if port is None else (port,):
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((HOST, candidate))
-            listening.listen(_BACKLOG)
+            listening = socket.create_server((HOST, candidate), backlog=_BACKLOG)
         except OSError:
-            listening.close()
             continue
         listening.setblocking(False)
         return listening
@@ -70,9 +62,7 @@ class WebConsole:
     ) -> None:
         self._listening = listening
         self._state_path = state_path
-        self._environment = bytecode.environment(environment) | {
-            lifeline.PARENT_VARIABLE: str(os.getpid())
-        }
+        self._environment = environment
         self._say = say
         self._is_secure = is_secure
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,13 +99,10 @@ class WebConsole:
         arguments = ("--state-file", str(self._state_path), "--fd", str(number))
         login = ("--login",) if self._is_secure else ()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
-                (sys.executable, "-P", "-m", "penstock.deploy.cli", "console", *arguments, *login),
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,
-                env=self._environment,
-                pass_fds=(number,),
-                process_group=0,
+            self._process = start_process(
+                ("-m", "penstock.deploy.cli", "console", *arguments, *login),
+                self._environment,
+                (number,),
             )
         except OSError as error:
             raise ExpectedError(f"the console cannot start: {error}") from None
