@@ -9,11 +9,11 @@ import typer
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import Controller, Output, StateFile
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, say
+from penstock.deploy.output import Format, counted, print_table, report_with, say
 from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
-    from penstock.controller.api.load_messages import BrokerLoad, ProposedMove
+    from penstock.controller.api.load_messages import MovesProposed
 
 MOVES_MAX = 2_000
 
@@ -47,7 +47,6 @@ def balance(
     """
     from penstock.deploy.admin.balance import begin_moves, propose_moves
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.output import print_document
 
     if not 1 <= max_moves <= MOVES_MAX:
         raise UsageError(f"--max-moves {max_moves} is not allowed: 1 to {MOVES_MAX}")
@@ -55,24 +54,8 @@ def balance(
     names = [name.strip() for name in topics.split(",") if name.strip()]
     found = propose_moves(address, topics=names, moves_max=max_moves)
     problems = begin_moves(address, found.moves) if execute and found.moves else []
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {
-                "executed": execute,
-                "problems": [text for text in problems if text],
-                "proposal": found,
-            },
-        )
-    else:
-        _print_proposal(found.before, found.after, found.moves)
-        if execute:
-            say(
-                f"Started {problems.count('')} of {counted(len(found.moves), 'move')};"
-                " `penstock nodes` shows their progress."
-            )
-        elif found.moves:
-            say("Nothing was changed; --execute starts these moves.")
+    document = {"executed": execute, "problems": list(filter(None, problems)), "proposal": found}
+    report_with(output, document, lambda: _print_proposal(found, problems, executed=execute))
     if failed := [
         f"{move.topic}-{move.partition}: {text}"
         for move, text in zip(found.moves, problems, strict=False)
@@ -81,11 +64,7 @@ def balance(
         raise KafkaFailed("these moves were not started:\n" + "\n".join(failed))
 
 
-def _print_proposal(
-    before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: "Sequence[ProposedMove]"
-) -> None:
-    from penstock.deploy.output import print_table
-
+def _print_proposal(found: "MovesProposed", problems: Sequence[str], *, executed: bool) -> None:
     def change(was: float, will_be: float, unit: float) -> str:
         return (
             f"{was / unit:,.2f} > {will_be / unit:,.2f}" if was != will_be else f"{was / unit:,.2f}"
@@ -100,14 +79,14 @@ def _print_proposal(
             change(b.load.requests, a.load.requests, 1),
             b.note or "-",
         )
-        for b, a in zip(before, after, strict=True)
+        for b, a in zip(found.before, found.after, strict=True)
     ]
     print_table(
         "brokers, before > after",
         ["broker", "in MB/s", "out MB/s", "leads", "requests/s", "excluded because it"],
         rows,
     )
-    if not moves:
+    if not found.moves:
         say("The loads are balanced; no move is needed.")
         return
     print_table(
@@ -122,6 +101,13 @@ def _print_proposal(
                 p.load.bytes_out / 1e3,
                 p.reason,
             )
-            for p in moves
+            for p in found.moves
         ],
     )
+    if executed:
+        say(
+            f"Started {problems.count('')} of {counted(len(found.moves), 'move')};"
+            " `penstock nodes` shows their progress."
+        )
+    else:
+        say("Nothing was changed; --execute starts these moves.")

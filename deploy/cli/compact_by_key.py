@@ -20,8 +20,8 @@ from penstock.deploy.output import (
     Format,
     Progress,
     counted,
-    print_document,
     report_table,
+    report_with,
     say,
     size,
 )
@@ -156,10 +156,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
     total = sum(item.log_bytes for item in planned)
     with Progress(f"compact {topic} by key", total, "bytes") as progress:
         report = run_by_key(job, progress.advance)
-    if output is not Format.TABLE:
-        print_document(output, report)
-    else:
-        _print_report(report)
+    report_with(output, report, lambda: _print_report(report))
     if report.damaged:
         raise ExpectedError(
             "these objects could not be read, and nothing after them was changed:\n"

@@ -10,7 +10,7 @@ terminal.
 import json
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -87,6 +87,14 @@ def report_table(
     """Print the result of a command: a table for people, or a document for programs."""
     if output is Format.TABLE:
         print_table(title, columns, rows)
+    else:
+        print_document(output, document)
+
+
+def report_with(output: Format, document: object, show: Callable[[], None]) -> None:
+    """Print the result of a command: for people with `show`, or a document for programs."""
+    if output is Format.TABLE:
+        show()
     else:
         print_document(output, document)
 
