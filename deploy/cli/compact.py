@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
+from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.options import (
     Controller,
     DryRun,
@@ -17,8 +18,15 @@ from penstock.deploy.cli.options import (
     WalStore,
 )
 from penstock.deploy.cli.table_options import EngineOptions
-from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, print_document, report_table, say
+from penstock.deploy.output import (
+    Format,
+    Progress,
+    counted,
+    report_table,
+    report_with,
+    say,
+    size,
+)
 
 if TYPE_CHECKING:
     from penstock.deploy.cli.compact_job import Target
@@ -112,16 +120,11 @@ def compact(
 
     For example: penstock compact orders --dry-run
     """
-    from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
-    from penstock.deploy.clients.slow_servers import report_slow_servers
+    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
-    from penstock.deploy.node.logs import to_stderr
     from penstock.lake.rewrite.plan import RewriteOptions
-    from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
-    to_stderr("warning")
-    report_slow_servers()
     options = RewriteOptions(
         target_bytes=target_mib * _MIB,
         total_bytes_max=int(max_gib * (1 << 30)),
@@ -129,43 +132,31 @@ def compact(
     )
     url = existing_store(store or find_store(state_file))
     target = Target(url, cluster, topic, wal_store or find_wal_store(url, state_file))
-    try:
-        if by_key:
-            from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
-            from penstock.deploy.clients.metadata import find_controller
+    with one_line_errors("reader"):
+        if dry_run and not by_key:
+            _show_plan(target, options, output=output)
+            return
+        address = find_controller(controller, state_file, os.environ)
+        with engine.start() as runner:
+            if by_key:
+                from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
 
-            address = find_controller(controller, state_file, os.environ)
-            limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
-            with engine.start() as runner:
+                limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
                 job = ByKeyJob(target, address, runner, limits)
                 compact_by_key(job, plan_only=dry_run, output=output)
-        elif dry_run:
-            _show_plan(target, options, output=output)
-        else:
-            from penstock.deploy.clients.metadata import find_controller
-
-            address = find_controller(controller, state_file, os.environ)
-            with engine.start() as runner:
+            else:
                 _rewrite(target, address, runner, options, output=output)
-    except InvalidStoreUrl as error:
-        raise UsageError(str(error)) from None
-    except (StreamError, ObjectStoreError) as error:
-        raise ExpectedError(str(error)) from None
 
 
 def _rewrite(
     target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, output: Format
 ) -> None:
     from penstock.deploy.cli.compact_job import plan_rewrite, rewrite_topic
-    from penstock.deploy.output import Progress
 
     total = sum(item.compacted_bytes for item in plan_rewrite(target, options))
     with Progress(f"compact {target.topic}", total, "bytes") as progress:
         report = rewrite_topic(target, address, engine, options, progress.advance)
-    if output is not Format.TABLE:
-        print_document(output, report)
-    else:
-        _print_report(report)
+    report_with(output, report, lambda: _print_report(report))
     if report.damaged:
         raise ExpectedError(
             "these objects could not be read and were not rewritten:\n" + "\n".join(report.damaged)
@@ -178,8 +169,6 @@ def _rewrite(
 
 
 def _print_report(report: "RewriteReport") -> None:
-    from penstock.deploy.output import size
-
     sources = sum(item.sources_replaced for item in report.partitions)
     written = sum(item.objects_written for item in report.partitions)
     if not sources:
@@ -195,7 +184,6 @@ def _print_report(report: "RewriteReport") -> None:
 
 def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -> None:
     from penstock.deploy.cli.compact_job import plan_rewrite
-    from penstock.deploy.output import size
 
     plans = plan_rewrite(target, options)
     report_table(
