@@ -1,6 +1,7 @@
 """Run `penstock dev`: a whole cluster on this machine."""
 
 import time
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,148 +13,135 @@ from penstock.deploy.local.plan import ClusterOptions
 _STARTED_AT = time.monotonic()
 
 
-Brokers = Annotated[int, typer.Option(help="Number of brokers.")]
-Controllers = Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.")]
-Port = Annotated[
-    int,
-    typer.Option(help="Port of the first broker; the others use the next ones. 0: any free ports."),
-]
-Store = Annotated[
-    str,
-    typer.Option(
-        help=(
-            "Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL | gs://BUCKET |"
-            " az://ACCOUNT/CONTAINER"
-        )
-    ),
-]
-WalStore = Annotated[
-    str,
-    typer.Option(
-        help=(
-            "Second object store for the WALs: moto (another bucket of it) | file:DIR |"
-            " s3://BUCKET?endpoint=URL | gs://BUCKET | az://ACCOUNT/CONTAINER"
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """Options of the cluster; most are fields of `ClusterOptions`."""
+
+    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 2
+    controllers: Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.")] = 1
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the first broker; the others use the next ones. 0: any free ports."
         ),
-        show_default=False,
-    ),
-]
-Host = Annotated[
-    str,
-    typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
-]
-ControllerPort = Annotated[
-    int,
-    typer.Option(
-        help="Port of the first controller; the others use the next ones. 0: any free ports."
-    ),
-]
-StorePort = Annotated[int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")]
-StateFile = Annotated[
-    Path | None, typer.Option(envvar=VARIABLE, help="File for the state of the cluster, as JSON.")
-]
-Secure = Annotated[
-    bool,
-    typer.Option(
-        "--secure",
-        help=(
-            "Require TLS and SCRAM from clients, ACLs, and TLS between nodes. Generates "
-            "certificates, passwords and client properties."
+    ] = 9092
+    store: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL | gs://BUCKET |"
+                " az://ACCOUNT/CONTAINER"
+            )
         ),
-    ),
-]
-AllowInsecure = Annotated[
-    bool,
-    typer.Option(
-        "--allow-insecure",
-        help="With --host: allow unauthenticated clients and nodes.",
-    ),
-]
-Console = Annotated[
-    bool,
-    typer.Option(
-        "--console/--no-console",
-        help="Serve the web console on this machine, if the `console` extra is installed.",
-    ),
-]
-ConsolePort = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of the web console; default: 9080, or any free port if it is taken.",
-        show_default=False,
-    ),
-]
-Restart = Annotated[
-    bool,
-    typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
-]
-AutoBalance = Annotated[
-    bool,
-    typer.Option(
-        "--auto-balance",
-        help="Balance the brokers' loads, and move partitions away from slow brokers.",
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Setting of nodes; `penstock config docs` describes them. Repeatable.",
-    ),
-]
-Config = Annotated[
-    str,
-    typer.Option(
-        "--config",
-        envvar="PENSTOCK_CONFIG",
-        metavar="FILE",
-        help="TOML file with node settings.",
-    ),
-]
-Topics = Annotated[
-    str,
-    typer.Option(
-        help="Topics to create at startup, with partition counts, as in orders:3,clicks:12"
-    ),
-]
-SeedFrom = Annotated[
-    Path | None,
-    typer.Option(
-        help=(
-            "Records to produce at startup: one JSON object per line (topic, key,"
-            " value, headers, partition), or one plain value per line. Topics that are created"
-            " with it keep records of any age."
-        )
-    ),
-]
-LogLevel = Annotated[
-    str, typer.Option(help="Log level of the nodes: debug | info | warning | error.")
-]
+    ] = "moto"
+    wal_store: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Second object store for the WALs: moto (another bucket of it) | file:DIR |"
+                " s3://BUCKET?endpoint=URL | gs://BUCKET | az://ACCOUNT/CONTAINER"
+            ),
+            show_default=False,
+        ),
+    ] = ""
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
+    ] = "127.0.0.1"
+    controller_port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the first controller; the others use the next ones. 0: any free ports."
+        ),
+    ] = 0
+    store_port: Annotated[
+        int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")
+    ] = 0
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help=(
+                "Require TLS and SCRAM from clients, ACLs, and TLS between nodes. Generates "
+                "certificates, passwords and client properties."
+            ),
+        ),
+    ] = False
+    allow_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure",
+            help="With --host: allow unauthenticated clients and nodes.",
+        ),
+    ] = False
+    state_file: Annotated[
+        Path | None,
+        typer.Option(envvar=VARIABLE, help="File for the state of the cluster, as JSON."),
+    ] = None
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console/--no-console",
+            help="Serve the web console on this machine, if the `console` extra is installed.",
+        ),
+    ] = True
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the web console; default: 9080, or any free port if it is taken.",
+            show_default=False,
+        ),
+    ] = None
+    restart: Annotated[
+        bool,
+        typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
+    ] = True
+    auto_balance: Annotated[
+        bool,
+        typer.Option(
+            "--auto-balance",
+            help="Balance the brokers' loads, and move partitions away from slow brokers.",
+        ),
+    ] = False
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting of nodes; `penstock config docs` describes them. Repeatable.",
+        ),
+    ] = None
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config",
+            envvar="PENSTOCK_CONFIG",
+            metavar="FILE",
+            help="TOML file with node settings.",
+        ),
+    ] = ""
+    topics: Annotated[
+        str,
+        typer.Option(
+            help="Topics to create at startup, with partition counts, as in orders:3,clicks:12"
+        ),
+    ] = ""
+    seed_from: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Records to produce at startup: one JSON object per line (topic, key,"
+                " value, headers, partition), or one plain value per line. Topics that are created"
+                " with it keep records of any age."
+            )
+        ),
+    ] = None
+    log_level: Annotated[
+        str, typer.Option(help="Log level of the nodes: debug | info | warning | error.")
+    ] = "warning"
 
 
-def dev(
-    *,
-    brokers: Brokers = 2,
-    controllers: Controllers = 1,
-    port: Port = 9092,
-    store: Store = "moto",
-    wal_store: WalStore = "",
-    host: Host = "127.0.0.1",
-    controller_port: ControllerPort = 0,
-    store_port: StorePort = 0,
-    secure: Secure = False,
-    allow_insecure: AllowInsecure = False,
-    state_file: StateFile = None,
-    console: Console = True,
-    console_port: ConsolePort = None,
-    restart: Restart = True,
-    auto_balance: AutoBalance = False,
-    settings: Settings = None,
-    config: Config = "",
-    topics: Topics = "",
-    seed_from: SeedFrom = None,
-    log_level: LogLevel = "warning",
-) -> None:
+def dev(*, given: _Options) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
     process. Ctrl-C stops it.
 
@@ -175,24 +163,8 @@ def dev(
     from penstock.deploy.local.dev_cluster import run_dev
     from penstock.deploy.local.seed import parse_topics
 
-    contents = FirstContents(parse_topics(topics), seed_from)
-    options = ClusterOptions(
-        brokers=brokers,
-        controllers=controllers,
-        host=host,
-        port=port,
-        controller_port=controller_port,
-        store_port=store_port,
-        store=store,
-        wal_store=wal_store,
-        restart=restart,
-        auto_balance=auto_balance,
-        log_level=log_level,
-        settings=tuple(settings or ()),
-        config=config,
-        secure=secure,
-        allow_insecure=allow_insecure,
-        console=console,
-        console_port=console_port,
-    )
-    run_dev(options, state_file, _STARTED_AT, contents)
+    names = {field.name for field in fields(ClusterOptions)}
+    chosen = {name: value for name, value in vars(given).items() if name in names}
+    chosen["settings"] = tuple(given.settings or ())
+    contents = FirstContents(parse_topics(given.topics), given.seed_from)
+    run_dev(ClusterOptions(**chosen), given.state_file, _STARTED_AT, contents)

@@ -1,18 +1,24 @@
 """Run `penstock doctor`: diagnose a deployment."""
 
+import asyncio
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.base.errors import ExpectedError
+from penstock.base.extras import install_hint
 from penstock.deploy.cli.confirmation import confirmed
 from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore, Yes
+from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError, near_hint
-from penstock.deploy.output import Format
+from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.output import Format, StepProgress, cell, counted, report_with, size
+from penstock.objectstore.errors import InvalidStoreUrl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,80 +31,76 @@ _AGE = re.compile(r"(\d{1,9})(s|m|h|d)")
 _MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-StoreOption = Annotated[
-    str,
-    typer.Option(
-        envvar="PENSTOCK_STORE",
-        help="Store of the brokers; default: that of the running `penstock dev`.",
-    ),
-]
-ClusterId = Annotated[
-    str,
-    typer.Option(help="Cluster id; needed with --store alone if the store holds several clusters."),
-]
-Objects = Annotated[
-    bool,
-    typer.Option(
-        "--objects/--no-objects", help="Compare the objects in the bucket with the metadata."
-    ),
-]
-Listener = Annotated[
-    list[str] | None,
-    typer.Option(
-        help=(
-            "Check only these listeners of brokers; `first` is the one that brokers use among "
-            "themselves. Repeatable."
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """What to check, and what to do with the findings."""
+
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="Store of the brokers; default: that of the running `penstock dev`.",
         ),
-        show_default=False,
-    ),
-]
-Accept = Annotated[
-    list[str] | None,
-    typer.Option(help="Ignore findings with this code. Repeatable.", show_default=False),
-]
-DeleteOrphans = Annotated[
-    bool,
-    typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
-]
-OlderThan = Annotated[str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")]
-Records = Annotated[
-    int,
-    typer.Option(
-        help=(
-            "Also read the newest N offsets of each partition from the store, and list records"
-            " that consumers cannot read."
+    ] = ""
+    wal_store: WalStore = ""
+    controller: Controller = None
+    state_file: StateFile = None
+    cluster_id: Annotated[
+        str,
+        typer.Option(
+            help="Cluster id; needed with --store alone if the store holds several clusters."
         ),
-        metavar="N",
-        min=0,
-    ),
-]
-Settle = Annotated[
-    float,
-    typer.Option(
-        help="Seconds that failovers and moves may take before they are reported.",
-        min=0.0,
-        max=600.0,
-    ),
-]
+    ] = ""
+    objects: Annotated[
+        bool,
+        typer.Option(
+            "--objects/--no-objects", help="Compare the objects in the bucket with the metadata."
+        ),
+    ] = True
+    listener: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=(
+                "Check only these listeners of brokers; `first` is the one that brokers use among "
+                "themselves. Repeatable."
+            ),
+            show_default=False,
+        ),
+    ] = None
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(help="Ignore findings with this code. Repeatable.", show_default=False),
+    ] = None
+    delete_orphans: Annotated[
+        bool,
+        typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
+    ] = False
+    older_than: Annotated[str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")] = (
+        "1d"
+    )
+    yes: Yes = False
+    settle: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that failovers and moves may take before they are reported.",
+            min=0.0,
+            max=600.0,
+        ),
+    ] = 5.0
+    records: Annotated[
+        int,
+        typer.Option(
+            help=(
+                "Also read the newest N offsets of each partition from the store, and list records"
+                " that consumers cannot read."
+            ),
+            metavar="N",
+            min=0,
+        ),
+    ] = 0
 
 
-def doctor(
-    *,
-    store: StoreOption = "",
-    wal_store: WalStore = "",
-    controller: Controller = None,
-    state_file: StateFile = None,
-    cluster_id: ClusterId = "",
-    objects: Objects = True,
-    listener: Listener = None,
-    accept: Accept = None,
-    delete_orphans: DeleteOrphans = False,
-    older_than: OlderThan = "1d",
-    yes: Yes = False,
-    settle: Settle = 5.0,
-    records: Records = 0,
-    output: Output = Format.TABLE,
-) -> None:
+def doctor(*, given: _Options, output: Output = Format.TABLE) -> None:
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
     clients, WALs, backup, manifest, objects.
 
@@ -113,40 +115,34 @@ def doctor(
     from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
 
-    unknown = [code for code in accept or () if code not in KINDS]
+    unknown = [code for code in given.accept or () if code not in KINDS]
     if unknown:
         hint = near_hint(unknown[0], KINDS, "docs/reference/doctor.md lists them")
         raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
-    if records:
+    if given.records:
         _need_reader()
-    store_url, controllers = _resolve_addresses(store, controller, state_file)
+    store_url, controllers = _resolve_addresses(given.store, given.controller, given.state_file)
     options = DoctorOptions(
         store=existing_store(store_url) if store_url else "",
         controllers=controllers,
-        wal_store=wal_store or find_wal_store(store_url, state_file),
-        cluster_id=cluster_id,
-        listeners=frozenset(listener or ()),
-        accept=frozenset(accept or ()),
-        objects=objects,
-        delete=delete_orphans,
-        older_than_ms=_age_ms(older_than),
-        older_than=older_than,
-        settle_s=settle,
-        records=records,
+        wal_store=given.wal_store or find_wal_store(store_url, given.state_file),
+        cluster_id=given.cluster_id,
+        listeners=frozenset(given.listener or ()),
+        accept=frozenset(given.accept or ()),
+        objects=given.objects,
+        delete=given.delete_orphans,
+        older_than_ms=_age_ms(given.older_than),
+        older_than=given.older_than,
+        settle_s=given.settle,
+        records=given.records,
     )
-    report = _examine(options, send_request=not yes)
-    if output is not Format.TABLE:
-        from penstock.deploy.output import print_document
-
-        print_document(output, report)
-    else:
-        _print_report(report)
+    report = _examine(options, send_request=not given.yes)
+    report_with(output, report, lambda: _print_report(report))
     raise typer.Exit(report.exit_code)
 
 
 def _need_reader() -> None:
     """Raise UsageError if the packages for reading records are missing."""
-    from penstock.base.extras import install_hint
     from penstock.deploy.doctor.record_scan import missing_package
 
     if package := missing_package():
@@ -201,49 +197,27 @@ def _age_ms(text: str) -> int:
 
 
 def _examine(options: "DoctorOptions", *, send_request: bool) -> "Report":
-    import asyncio
-
-    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.doctor.examination import Examination
-    from penstock.deploy.node.logs import to_stderr
-    from penstock.deploy.output import Progress
-    from penstock.objectstore.errors import InvalidStoreUrl
 
     to_stderr("error")
     report_slow_servers()
-    bar: Progress | None = None
-    current_step = ""
-
-    def close() -> None:
-        nonlocal bar
-        if bar is not None:
-            bar.__exit__()
-        bar = None
-
-    def show_progress(what: str, count: int) -> None:
-        nonlocal bar, current_step
-        if what != current_step or bar is None:
-            close()
-            bar, current_step = Progress(what, None), what
-        bar.advance(count)
+    steps = StepProgress()
 
     def confirm(orphans: "Sequence[Suspect]") -> bool:
-        close()
+        steps.close()
         return not send_request or _confirm_deletion(orphans)
 
     try:
-        return asyncio.run(Examination(options, show_progress, confirm).run())
+        return asyncio.run(Examination(options, steps.advance, confirm).run())
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise ExpectedError(f"the store cannot be opened: {error}") from None
     finally:
-        close()
+        steps.close()
 
 
 def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
-    from penstock.deploy.output import counted, size
-
     total = sum(orphan.size_bytes for orphan in orphans)
     return confirmed(
         f"delete {counted(len(orphans), 'object')} ({size(total)}), beginning with"
@@ -254,8 +228,6 @@ def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
 def _print_report(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from penstock.deploy.output import cell, counted
 
     styles = {
         "ok": "green",

@@ -292,6 +292,26 @@ class Progress:
         self._bar.start()
 
 
+class StepProgress:
+    """A progress bar for the current one of several steps."""
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._bar: Progress | None = None
+
+    def advance(self, step: str, count: int = 1) -> None:
+        if self._bar is None or step != self._step:
+            self.close()
+            self._bar, self._step = Progress(step, None), step
+        self._bar.advance(count)
+
+    def close(self) -> None:
+        """Remove the bar, for example before printing. `advance` shows another one."""
+        if self._bar is not None:
+            self._bar.__exit__()
+        self._bar = None
+
+
 def _bars(*columns: Any) -> Any:  # noqa: ANN401 - rich is loaded late
     """Return rich's progress bars on stderr. By default they would redirect stdout to it."""
     from rich.console import Console
