@@ -7,7 +7,7 @@ finished, even if its request is canceled.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console import formats
 from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.decoding import SchemaCache
@@ -33,6 +34,7 @@ from penstock.deploy.console.kept_pages import KeptPages
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.page_builds import PageBuilds
+from penstock.deploy.console.paging import Page, page_of
 from penstock.deploy.console.records import can_browse
 from penstock.deploy.console.rights import NotAllowed, Rights, request_rights
 from penstock.deploy.console.rights_checks import RightsChecks
@@ -120,7 +122,7 @@ class Console:
         """The report of the last examination by the doctor."""
         self.examining = asyncio.Lock()
         self._searches = ThreadPoolExecutor(SEARCHES_MAX, "console-search")
-        self._searching = 0
+        self._search_turns = asyncio.Semaphore(SEARCHES_MAX)
         self._calls = ThreadPoolExecutor(CALLS_MAX, "console-call")
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._waiting = 0
@@ -145,14 +147,22 @@ class Console:
             await self._turns.acquire()
         finally:
             self._waiting -= 1
-        bound = partial(copy_context().run, partial(function, *args, **kwargs))
-        running = asyncio.get_running_loop().run_in_executor(self._calls, bound)
-        running.add_done_callback(self._called)
-        return await asyncio.shield(running)
+        return await self._run(self._calls, self._turns, partial(function, *args, **kwargs))
 
-    def _called(self, running: "asyncio.Future[Any]") -> None:
-        self._turns.release()
-        take_exception(running)
+    async def call_brokers(
+        self,
+        function: Callable[Concatenate[WireClient, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a blocking function with a connection to a broker. Raises Busy, KafkaFailed."""
+        bootstrap = self.bootstrap
+
+        def connected() -> _T:
+            with WireClient(bootstrap) as client:
+                return function(client, *args, **kwargs)
+
+        return await self.call(connected)
 
     async def search(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function that reads the store, in a separate thread pool. Raises Busy, and
@@ -161,21 +171,24 @@ class Console:
         store = self.live.health().ages_s.get(STORE, 0.0)
         if store > STALE_S:
             raise NoResponse(f"the object store has not responded for {store:.0f} s")
-        if self._searching >= SEARCHES_MAX:
+        if self._search_turns.locked():
             raise Busy("other searches are waiting for the object store; try again in a moment")
-        self._searching += 1
-        bound = partial(copy_context().run, partial(function, *args, **kwargs))
-        running = asyncio.get_running_loop().run_in_executor(self._searches, bound)
-        running.add_done_callback(self._searched)
+        await self._search_turns.acquire()
+        bound = partial(function, *args, **kwargs)
         try:
             async with asyncio.timeout(SEARCH_S_MAX):
-                return await asyncio.shield(running)
+                return await self._run(self._searches, self._search_turns, bound)
         except TimeoutError:
             raise NoResponse(f"the object store did not respond for {SEARCH_S_MAX:.0f} s") from None
 
-    def _searched(self, running: "asyncio.Future[Any]") -> None:
-        self._searching -= 1
-        take_exception(running)
+    def _run(
+        self, pool: ThreadPoolExecutor, turns: asyncio.Semaphore, function: Callable[[], _T]
+    ) -> "asyncio.Future[_T]":
+        """Call a function as the user of this request, and release its turn when it has ended."""
+        running = asyncio.get_running_loop().run_in_executor(pool, copy_context().run, function)
+        running.add_done_callback(lambda _: turns.release())
+        running.add_done_callback(take_exception)
+        return asyncio.shield(running)
 
     @asynccontextmanager
     async def statement_turn(self) -> AsyncGenerator[None, None]:
@@ -300,6 +313,11 @@ def page(
     if NOTICE_COOKIE in request.cookies and not keeps_notice:
         response.delete_cookie(NOTICE_COOKIE)
     return response
+
+
+def paged(request: Request, items: Sequence[_T]) -> Page[_T]:
+    """Return the page of a list that the query selects."""
+    return page_of(items, integer(request.query_params.get("page", ""), 1))
 
 
 def path_of(request: Request) -> str:

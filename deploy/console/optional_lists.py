@@ -16,14 +16,13 @@ async def listed(
     console: Console, send_request: Callable[[WireClient], list[_T]]
 ) -> tuple[list[_T], str]:
     """Return the list, or an empty list with the reason. Raises NoResponse."""
-    return await console.call(_listed, console.bootstrap, send_request)
 
-
-def _listed(bootstrap: str, send_request: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
-    with WireClient(bootstrap) as client:
+    def responded(client: WireClient) -> tuple[list[_T], str]:
         try:
             return send_request(client), ""
         except NoResponse:
             raise
         except KafkaFailed as error:
             return [], str(error)
+
+    return await console.call_brokers(responded)

@@ -21,10 +21,8 @@ from penstock.deploy.clients.acls import (
     remove_acls,
     selection_of,
 )
-from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.console import confirmed, console_of, done, form_of, integer, page
+from penstock.deploy.console.console import confirmed, console_of, done, form_of, page, paged
 from penstock.deploy.console.optional_lists import listed
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 
 _FILTERS: Final = ("principal", "resource", "name", "operation")
@@ -52,7 +50,7 @@ async def acls(request: Request) -> Response:
     return page(
         request,
         "acls.html",
-        page=page_of(found, integer(query.get("page", ""), 1)),
+        page=paged(request, found),
         problem=problem,
         requested=requested,
         resources=list(RESOURCES),
@@ -76,9 +74,7 @@ async def add(request: Request) -> Response:
     given = replace(given, host=given.host or WILDCARD)
     if given.resource == "cluster":
         given = replace(given, name=CLUSTER_NAME, pattern="literal")
-    wanted = selection_of(given)
-    console = console_of(request)
-    await console.call(_add, console.bootstrap, wanted)
+    await console_of(request).call_brokers(add_acls, [selection_of(given)])
     return done(
         request,
         "/security",
@@ -87,19 +83,12 @@ async def add(request: Request) -> Response:
     )
 
 
-def _add(bootstrap: str, wanted: AclSelection) -> None:
-    with WireClient(bootstrap) as client:
-        add_acls(client, [wanted])
-
-
 async def remove(request: Request) -> Response:
     """Remove one ACL, after the user has typed its principal."""
     form = await form_of(request)
     given = _acl_of(form)
     confirmed(form, given.principal)
-    console = console_of(request)
-    removed = await console.call(_remove, console.bootstrap, selection_of(given))
-    if not removed:
+    if not await console_of(request).call_brokers(remove_acls, selection_of(given)):
         raise UsageError("this ACL does not exist; it may have been removed in the meantime")
     return done(
         request,
@@ -107,11 +96,6 @@ async def remove(request: Request) -> Response:
         f"Removed: {given.permission} {given.principal} {given.operation} on {given.resource}"
         f" {given.name}.",
     )
-
-
-def _remove(bootstrap: str, wanted: AclSelection) -> list[AclView]:
-    with WireClient(bootstrap) as client:
-        return remove_acls(client, wanted)
 
 
 def _acl_of(given: Mapping[str, str]) -> AclView:

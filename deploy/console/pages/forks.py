@@ -10,13 +10,12 @@ from penstock.deploy.console.console import (
     console_of,
     done,
     form_of,
-    integer,
     page,
+    paged,
     rights_of,
     utc_time,
 )
 from penstock.deploy.console.forks import ForkOptions, make_fork, plan_fork
-from penstock.deploy.console.paging import page_of
 from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
 
 
@@ -34,7 +33,7 @@ async def preview(request: Request) -> Response:
         wanted=wanted,
         since=request.query_params.get("since", ""),
         plan=plan,
-        page=page_of(plan.partitions, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, plan.partitions),
     )
 
 

@@ -18,12 +18,11 @@ from penstock.deploy.console.console import (
     console_of,
     done,
     form_of,
-    integer,
     page,
+    paged,
     session_of,
 )
 from penstock.deploy.console.group_list import with_known_end
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 
 OFFSET_DIGITS_MAX: Final = 19
@@ -36,7 +35,7 @@ async def groups(request: Request) -> Response:
     user = session_of(request).token
     listed = await console.groups.listed(console.live, console.call, user)
     found = [group for group in listed.groups if wanted in group.group.lower()]
-    shown = page_of(found, integer(request.query_params.get("page", ""), 1))
+    shown = paged(request, found)
     return page(
         request,
         "groups.html",
@@ -58,7 +57,7 @@ async def group(request: Request) -> Response:
         "group.html",
         group=view,
         lag=known_lag(offsets),
-        page=page_of(offsets, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, offsets),
         topics=sorted({item.topic for item in offsets}),
     )
 

@@ -14,7 +14,6 @@ from penstock.controller.metadata.topics import PartitionKey, is_moving
 from penstock.deploy.admin.reassign.admin import reassign
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.admin.reassign.trace import MoveView, view_move
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console import views
 from penstock.deploy.console.console import (
     Console,
@@ -23,11 +22,11 @@ from penstock.deploy.console.console import (
     form_of,
     integer,
     page,
+    paged,
     path_of,
     rights_of,
 )
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import Refused
 
@@ -55,7 +54,7 @@ async def moves(request: Request) -> Response:
     return page(
         request,
         "moves.html",
-        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, found),
         under_way=sum(item.took_ms is None for item in found),
     )
 
@@ -104,15 +103,11 @@ async def begin(request: Request) -> Response:
         raise UsageError(f"broker {target} already leads {name}-{index}")
     others = [node_id for node_id in record.replicas if node_id not in (target, record.leader)]
     wanted = (target, *others)[: max(1, len(record.replicas))]
-    await console.call(_move, console.bootstrap, Key(name, index), wanted)
-    return done(request, path_of(request), f"{name}-{index} moves to broker {target}.")
-
-
-def _move(bootstrap: str, key: Key, wanted: tuple[int, ...]) -> None:
-    with WireClient(bootstrap) as client:
-        problems = reassign(client, {key: wanted})
+    key = Key(name, index)
+    problems = await console.call_brokers(reassign, {key: wanted})
     for problem in problems.values():
         raise Refused(f"{key} was not moved", *problem)
+    return done(request, path_of(request), f"{name}-{index} moves to broker {target}.")
 
 
 async def _events(console: Console, request: Request, key: Key) -> AsyncGenerator[str, None]:

@@ -7,8 +7,7 @@ from penstock.base.ids import StreamId
 from penstock.deploy.admin.views import view_stream
 from penstock.deploy.console import views
 from penstock.deploy.console.bucket import read_index
-from penstock.deploy.console.console import console_of, integer, page, rights_of
-from penstock.deploy.console.paging import page_of
+from penstock.deploy.console.console import console_of, page, paged, rights_of
 from penstock.deploy.errors import Missing
 from penstock.objectstore.url import location
 
@@ -22,9 +21,8 @@ async def stream(request: Request) -> Response:
         raise Missing("this stream does not exist; its topic may have been deleted")
     rights_of(request).need_topic(name)
     view = view_stream(image, state)
-    number = integer(request.query_params.get("page", ""), 1)
     return page(
-        request, "stream.html", name=name, stream=view, page=page_of(view.ranges[::-1], number)
+        request, "stream.html", name=name, stream=view, page=paged(request, view.ranges[::-1])
     )
 
 
@@ -35,8 +33,7 @@ async def stored_object(request: Request) -> Response:
     view = views.view_object(console.live.image, request.path_params["object"])
     index = await read_index(console.options.store, view.key)
     blocks = index.blocks()
-    number = integer(request.query_params.get("page", ""), 1)
-    shown = page_of(blocks, number)
+    shown = paged(request, blocks)
     return page(
         request,
         "object.html",

@@ -11,10 +11,8 @@ from penstock.controller.metadata.quotas import (
     USER,
 )
 from penstock.deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, parse_value, shown
-from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.console import console_of, done, form_of, integer, page
+from penstock.deploy.console.console import console_of, done, form_of, page, paged
 from penstock.deploy.console.optional_lists import listed
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 
 QUOTAS = (*CLIENT_QUOTAS, CONNECTION_CREATION_RATE)
@@ -29,7 +27,7 @@ async def quotas(request: Request) -> Response:
     return page(
         request,
         "quotas.html",
-        page=page_of(views, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, views),
         problem=problem,
         q=wanted,
         names=QUOTAS,
@@ -54,12 +52,6 @@ async def alter(request: Request) -> Response:
         value = parse_value(text) if text else None
     except ValueError:
         raise UsageError(f"{text!r} is not a number, as in 1000000") from None
-    console = console_of(request)
-    await console.call(_alter, console.bootstrap, entity, {key: value})
+    await console_of(request).call_brokers(alter_quotas, entity, {key: value})
     change = "removed" if value is None else f"set to {value:,.15g}"
     return done(request, "/security/quotas", f"{key} of {shown(entity)} is {change}.")
-
-
-def _alter(bootstrap: str, entity: dict[str, str | None], values: dict[str, float | None]) -> None:
-    with WireClient(bootstrap) as client:
-        alter_quotas(client, entity, values)

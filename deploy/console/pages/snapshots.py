@@ -25,11 +25,10 @@ from penstock.deploy.console.console import (
     console_of,
     done,
     form_of,
-    integer,
     page,
+    paged,
     rights_of,
 )
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted
 from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
@@ -86,7 +85,7 @@ async def snapshot(request: Request) -> Response:
         request,
         "snapshot.html",
         view=view,
-        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, found),
     )
 
 
@@ -100,7 +99,7 @@ async def preview_restore(request: Request) -> Response:
         "restore.html",
         wanted=wanted,
         plan=plan,
-        page=page_of(plan.topics, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, plan.topics),
     )
 
 

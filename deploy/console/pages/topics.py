@@ -8,14 +8,13 @@ from starlette.responses import Response
 from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.admin.cost import prices_of
-from penstock.deploy.admin.reassign.admin import Problems, elect_preferred
+from penstock.deploy.admin.reassign.admin import elect_preferred
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.admin.topic_sizes import TopicSizeView, topic_sizes
 from penstock.deploy.admin.views import view_streams
 from penstock.deploy.clients import configs
 from penstock.deploy.clients.frozen_topics import delete_topic
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console import views
 from penstock.deploy.console.config_choices import choice_of
 from penstock.deploy.console.console import (
@@ -26,11 +25,11 @@ from penstock.deploy.console.console import (
     form_of,
     integer,
     page,
+    paged,
     path_of,
     rights_of,
 )
 from penstock.deploy.console.exports import enabled_in, read_exports
-from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import Missing, UsageError
 from penstock.deploy.output import counted
 from penstock.protocol.client.errors import KafkaFailed, Refused
@@ -55,11 +54,10 @@ async def topics(request: Request) -> Response:
     ]
     found = [topic for topic in all_found if shows_internal or not views.is_internal(topic.name)]
     found.sort(key=views.TOPIC_ORDERS.get(order, views.TOPIC_ORDERS["name"]))
-    number = integer(request.query_params.get("page", ""), 1)
     return page(
         request,
         "topics.html",
-        page=page_of(found, number),
+        page=paged(request, found),
         q=wanted,
         sort=order,
         internal=shows_internal,
@@ -86,7 +84,7 @@ async def topic(request: Request) -> Response:
         request,
         "topic.html",
         name=name,
-        page=page_of(partitions, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, partitions),
         configs=settings,
         no_configs=no_configs,
         choices=[choice_of(item) for item in settings if item.live],
@@ -194,9 +192,8 @@ async def elect(request: Request) -> Response:
     count = len(views.view_partitions(console.live.image, name, {}) or ())
     if not count:
         raise Missing(f"topic {name!r} does not exist; it may have been deleted")
-    elected, problems = await console.call(
-        _elect, console.bootstrap, [Key(name, index) for index in range(count)]
-    )
+    keys = [Key(name, index) for index in range(count)]
+    elected, problems = await console.call_brokers(elect_preferred, keys)
     for key, problem in sorted(problems.items()):
         if problem[0] is not ErrorCode.ELECTION_NOT_NEEDED:
             raise Refused(f"the preferred leader of {key} was not elected", *problem)
@@ -206,8 +203,3 @@ async def elect(request: Request) -> Response:
         f"Elected preferred leaders of {counted(len(elected), 'partition')};"
         f" {count - len(elected):,} had theirs already.",
     )
-
-
-def _elect(bootstrap: str, keys: list[Key]) -> tuple[list[Key], Problems]:
-    with WireClient(bootstrap) as client:
-        return elect_preferred(client, keys)

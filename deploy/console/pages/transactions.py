@@ -12,7 +12,7 @@ from penstock.deploy.admin.transactions.views import (
     OpenTransaction,
     TransactionView,
 )
-from penstock.deploy.console.console import console_of, integer, page
+from penstock.deploy.console.console import console_of, page, paged
 from penstock.deploy.console.paging import page_of
 
 HANGING_MS = 15 * 60_000
@@ -27,7 +27,7 @@ async def transactions(request: Request) -> Response:
     return page(
         request,
         "transactions.html",
-        page=page_of(listed, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, listed),
         open_page=page_of(still_open, 1),
         state=state,
         silent=sorted(silent & console.live.addresses().keys()),

@@ -21,8 +21,8 @@ from penstock.deploy.console.console import (
     console_of,
     done,
     form_of,
-    integer,
     page,
+    paged,
     session_of,
 )
 from penstock.deploy.console.optional_lists import listed
@@ -40,7 +40,7 @@ async def users(request: Request) -> Response:
     return page(
         request,
         "users.html",
-        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+        page=paged(request, found),
         problem=problem,
         q=wanted,
         mechanisms=sorted(SCRAM_BY_NAME, key=lambda name: name != _DEFAULT),
@@ -77,20 +77,18 @@ async def user(request: Request) -> Response:
 async def create(request: Request) -> Response:
     """Create a user; an existing user keeps its password."""
     form = await form_of(request)
-    console = console_of(request)
     name, password = form.get("name", "").strip(), form.get("password", "")
     mechanism = known("mechanism", SCRAM_BY_NAME, form.get("mechanism", _DEFAULT))
     if not (name and password):
         raise UsageError("a user needs a name and a password")
-    await console.call(_create, console.bootstrap, name, password, mechanism)
+    await console_of(request).call_brokers(_create, name, password, mechanism)
     return done(request, _page_of(name), f"Created {name}, who logs in by {mechanism.sasl_name}.")
 
 
-def _create(bootstrap: str, name: str, password: str, mechanism: ScramMechanism) -> None:
-    with WireClient(bootstrap) as client:
-        if _found(client, name):
-            raise UsageError(f"user {name!r} exists; change its password on its page")
-        create_user(client, name, password, mechanism, ITERATIONS_MIN)
+def _create(client: WireClient, name: str, password: str, mechanism: ScramMechanism) -> None:
+    if _found(client, name):
+        raise UsageError(f"user {name!r} exists; change its password on its page")
+    create_user(client, name, password, mechanism, ITERATIONS_MIN)
 
 
 async def change_password(request: Request) -> Response:
@@ -100,33 +98,31 @@ async def change_password(request: Request) -> Response:
     confirmed(form, name)
     if not form.get("password", ""):
         raise UsageError("the password is empty")
-    await console.call(_change, console.bootstrap, name, form["password"])
+    await console.call_brokers(_change, name, form["password"])
     session = session_of(request)
     if session.user == name:
         console.sessions.close(session)
     return done(request, _page_of(name), f"{name} has a new password.")
 
 
-def _change(bootstrap: str, name: str, password: str) -> None:
-    with WireClient(bootstrap) as client:
-        for found in _existing(client, name):
-            for mechanism, iterations in found.mechanisms.items():
-                create_user(client, name, password, SCRAM_BY_NAME[mechanism], iterations)
+def _change(client: WireClient, name: str, password: str) -> None:
+    for found in _existing(client, name):
+        for mechanism, iterations in found.mechanisms.items():
+            create_user(client, name, password, SCRAM_BY_NAME[mechanism], iterations)
 
 
 async def delete(request: Request) -> Response:
     form = await form_of(request)
-    console, name = console_of(request), form.get("name", "")
+    name = form.get("name", "")
     confirmed(form, name)
-    await console.call(_delete, console.bootstrap, name)
+    await console_of(request).call_brokers(_delete, name)
     return done(request, "/security/users", f"Deleted {name}.")
 
 
-def _delete(bootstrap: str, name: str) -> None:
-    with WireClient(bootstrap) as client:
-        for found in _existing(client, name):
-            for mechanism in found.mechanisms:
-                delete_credential(client, name, SCRAM_BY_NAME[mechanism])
+def _delete(client: WireClient, name: str) -> None:
+    for found in _existing(client, name):
+        for mechanism in found.mechanisms:
+            delete_credential(client, name, SCRAM_BY_NAME[mechanism])
 
 
 def _found(client: WireClient, name: str) -> list[UserView]:
