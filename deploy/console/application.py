@@ -6,6 +6,7 @@ and rights have been checked.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -113,7 +114,7 @@ def application(console: Console) -> ASGIApp:
 
 
 def _routes() -> list[BaseRoute]:
-    get: tuple[tuple[str, Callable[[Request], Awaitable[Response]]], ...] = (
+    get: tuple[tuple[str, Handler], ...] = (
         ("/", overview.overview),
         ("/live/overview", overview.live),
         (HEALTH, overview.health),
@@ -146,7 +147,7 @@ def _routes() -> list[BaseRoute]:
         ("/sql", sql.show),
         ("/login", login.form),
     )
-    post: tuple[tuple[str, Callable[[Request], Awaitable[Response]]], ...] = (
+    post: tuple[tuple[str, Handler], ...] = (
         ("/login", login.log_in),
         ("/logout", login.log_out),
         ("/topics", topics.create),
@@ -172,23 +173,19 @@ def _routes() -> list[BaseRoute]:
         ("/sql", sql.run),
     )
     return [
-        *(
-            Route(path, _with_rights(path, call, may_defer=True), methods=["GET"])
-            for path, call in get
-        ),
-        *(
-            Route(path, _with_rights(path, call, may_defer=False), methods=["POST"])
-            for path, call in post
-        ),
+        *(Route(path, _with_rights(path, call, deferred)) for path, call in get),
+        *(Route(path, _with_rights(path, call, checked), methods=["POST"]) for path, call in post),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
 
 
-def _with_rights(path: str, call: Handler, *, may_defer: bool) -> Handler:
-    """Return a handler that checks the rights of the user first."""
+def _with_rights(
+    path: str, call: Handler, way: Callable[[Handler, Request], Awaitable[Response]]
+) -> Handler:
+    """Return a handler that checks the rights of the user first. way: `deferred` or `checked`."""
     if path in _UNCHECKED:
         return call
-    return deferred(call) if may_defer and not path.startswith("/live/") else checked(call)
+    return partial(checked if path.startswith("/live/") else way, call)
 
 
 def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:

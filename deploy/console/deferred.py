@@ -36,24 +36,10 @@ AGE_PLACE: Final = b"<!-- age of the page -->"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def deferred(handler: Handler) -> Handler:
-    """Return a handler that checks the rights of the user and responds in time."""
-
-    async def respond(request: Request) -> Response:
-        return await _respond(request, handler)
-
-    return respond
-
-
-def checked(handler: Handler) -> Handler:
-    """Return a handler that checks the rights of the user before it responds."""
-
-    async def respond(request: Request) -> Response:
-        checks = console_of(request).checks
-        await checks.wait(session_of(request), is_use=_is_use(request))
-        return await handler(request)
-
-    return respond
+async def checked(handler: Handler, request: Request) -> Response:
+    """Check the rights of the user, and return the response of a handler."""
+    await console_of(request).checks.wait(session_of(request), is_use=_is_use(request))
+    return await handler(request)
 
 
 def is_use(path: str, headers: Mapping[str, str]) -> bool:
@@ -67,9 +53,9 @@ def _is_use(request: Request) -> bool:
     return is_use(path_of(request), request.headers)
 
 
-async def _respond(request: Request, handler: Handler) -> Response:
-    """Return the page of a handler, a skeleton, or the last page. Raises the errors of the
-    handler.
+async def deferred(handler: Handler, request: Request) -> Response:
+    """Check the rights of the user, and return the page of a handler, a skeleton, or the last page.
+    Raises the errors of the handler.
     """
     console, session = console_of(request), session_of(request)
     address = f"{request.url.path}?{request.url.query}"
@@ -84,7 +70,7 @@ async def _respond(request: Request, handler: Handler) -> Response:
             check.result()
         key = (session.token, address)
         rights = session.rights
-        build = console.builds.begin(key, lambda: _built(request, handler), session.changed_at)
+        build = console.builds.begin(key, lambda: handler(request), session.changed_at)
         if not await _is_done(build.task, ends_at):
             return _skeleton(request)
         console.builds.fetched(key, build)
@@ -108,10 +94,6 @@ async def _respond(request: Request, handler: Handler) -> Response:
 async def _is_done(task: "asyncio.Task[object]", ends_at: float) -> bool:
     await asyncio.wait((task,), timeout=max(0.0, ends_at - time.monotonic()))
     return task.done()
-
-
-async def _built(request: Request, handler: Handler) -> Response:
-    return await handler(request)
 
 
 def _skeleton(request: Request) -> Response:
