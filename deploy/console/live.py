@@ -7,8 +7,9 @@ returns their age. Belongs to one event loop.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from penstock.deploy.clients.controllers import connect, no_controller
 from penstock.deploy.console.broker_watch import REQUEST_S, BrokerWatch
 from penstock.deploy.console.health import SILENT_S, STALE_S, BrokerHealth, Health, diagnose
 from penstock.deploy.console.options import ConsoleOptions
-from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
+from penstock.deploy.console.samples import INTERVAL_S, SAMPLES_MAX, Sample, sample_of
 from penstock.deploy.console.store_probe import StoreProbe
 from penstock.deploy.console.views import open_sessions
 from penstock.deploy.errors import NoController
@@ -74,7 +75,8 @@ class LiveCluster:
         self._leaderless = 0
         self._listeners: set[asyncio.Queue[Sample]] = set()
         self._changes: set[Callable[[MetadataDelta], None]] = set()
-        self.samples = Samples()
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        """The samples of the last 15 minutes, oldest first."""
 
     async def start(self) -> None:
         if not self._options.controller:
@@ -121,21 +123,15 @@ class LiveCluster:
 
     async def sees_topic(self, name: str) -> None:
         """Wait at most SEEN_S until the local metadata contains a topic that was just created."""
-        seen = asyncio.Event()
 
-        def note(_delta: "MetadataDelta") -> None:
-            if self.image.topics.by_name(name) is not None:
-                seen.set()
+        def exists(_delta: "MetadataDelta | None" = None) -> bool:
+            return self.image.topics.by_name(name) is not None
 
-        if not self._options.controller or self.image.topics.by_name(name) is not None:
+        if not self._options.controller or exists():
             return
-        self._changes.add(note)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SEEN_S):
-                    await seen.wait()
-        finally:
-            self._changes.discard(note)
+        with self._changes_with(exists) as seen, suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_S):
+                await seen.wait()
 
     async def quorum(self) -> QuorumStatus:
         """Return the quorum as reported by its leader. Raises NoController."""
@@ -159,13 +155,21 @@ class LiveCluster:
             return ()
         return response.items
 
-    @contextmanager
-    def changes_of(self, key: PartitionKey) -> Generator[asyncio.Event, None, None]:
+    def changes_of(self, key: PartitionKey) -> AbstractContextManager[asyncio.Event]:
         """Yield an event that is set at each change of a partition's metadata."""
+        return self._changes_with(
+            lambda delta: bool(delta.everything or key in delta.partitions or delta.stream_ids)
+        )
+
+    @contextmanager
+    def _changes_with(
+        self, concerns: "Callable[[MetadataDelta], bool]"
+    ) -> Generator[asyncio.Event, None, None]:
+        """Yield an event that is set at each change for which `concerns` returns True."""
         event = asyncio.Event()
 
         def note(delta: "MetadataDelta") -> None:
-            if delta.everything or key in delta.partitions or delta.stream_ids:
+            if concerns(delta):
                 event.set()
 
         self._changes.add(note)
@@ -334,7 +338,7 @@ class LiveCluster:
             self._counts.records_s if any(found.responded for found in measured) else None,
             has_loads=loads is not None,
         )
-        self.samples.add(sample)
+        self.samples.append(sample)
         for queue in self._listeners:
             if queue.full():
                 queue.get_nowait()

@@ -1,9 +1,9 @@
-"""Store the data of the overview charts: one sample every two seconds.
+"""Data of the overview charts: one sample every two seconds, of about 200 bytes.
 
-Invariant: pure. Memory: `SAMPLES_MAX` samples of about 200 bytes.
+Invariant: pure.
 """
 
-from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,29 +59,17 @@ def sample_of(view: TopView, at_ms: int, records_s: float | None, *, has_loads: 
     )
 
 
-class Samples:
-    """The samples of the last 15 minutes, oldest first."""
-
-    def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
-
-    def add(self, sample: Sample) -> None:
-        self._samples.append(sample)
-
-    def all(self) -> list[Sample]:
-        return list(self._samples)
-
-    def last_known(self) -> dict[str, Any]:
-        """Return the last known value of each field, or None if there is none."""
-        found: dict[str, Any] = dict.fromkeys(_NAMES)
-        for sample in reversed(self._samples):
-            found = {
-                name: value if found[name] is None else found[name]
-                for name, value in msgspec.to_builtins(sample).items()
-            }
-            if None not in found.values():
-                break
-        return found
+def last_known(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the last known value of each field, or None if there is none."""
+    found: dict[str, Any] = dict.fromkeys(_NAMES)
+    for sample in reversed(samples):
+        found = {
+            name: value if found[name] is None else found[name]
+            for name, value in msgspec.to_builtins(sample).items()
+        }
+        if None not in found.values():
+            break
+    return found
 
 
 def _total(values: list[int | None]) -> int | None:

@@ -122,7 +122,7 @@ def _console() -> Console:
         allow_changes=True,
     )
     live = _StillCluster(options, lambda: 0)
-    live.samples.add(sample_of(console_world.top(), 0, 1.0, has_loads=True))
+    live.samples.append(sample_of(console_world.top(), 0, 1.0, has_loads=True))
     return _OfflineConsole(
         options, live, Sessions(_SECONDS.__next__, lambda: "session"), SchemaCache(None), CSRF
     )

@@ -23,7 +23,7 @@ from penstock.deploy.console.options import ConsoleOptions, check
 from penstock.deploy.console.paging import ROWS_MAX, page_of
 from penstock.deploy.console.records import SEARCHED_RECORDS_MAX, RecordSelection, windows_of
 from penstock.deploy.console.rights import NotAllowed, Rights, operations_of
-from penstock.deploy.console.samples import Samples, sample_of
+from penstock.deploy.console.samples import last_known, sample_of
 from penstock.deploy.console.sessions import (
     FAILURES_MAX,
     IDLE_S_MAX,
@@ -398,12 +398,10 @@ def test_health_problems_have_titles_and_ages(
 
 
 def test_values_that_are_currently_unknown_keep_their_last_value() -> None:
-    samples = Samples()
     view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
-    samples.add(sample_of(view, 1, 7.0, has_loads=False))
-    samples.add(sample_of(view, 2, None, has_loads=False))
-    assert (samples.last_known()["records"], samples.last_known()["at_ms"]) == (7.0, 2)
-    assert samples.last_known()["bytes_in"] is None
+    samples = [sample_of(view, at, rate, has_loads=False) for at, rate in ((1, 7.0), (2, None))]
+    known = last_known(samples)
+    assert (known["records"], known["at_ms"], known["bytes_in"]) == (7.0, 2, None)
 
 
 @pytest.mark.parametrize(

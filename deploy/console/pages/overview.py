@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.deploy.console.console import Console, console_of, page, rights_of, session_of
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
+from penstock.deploy.console.samples import last_known
 from penstock.deploy.console.views import broker_states, is_internal
 from penstock.deploy.top.view import TopView
 
@@ -34,7 +35,7 @@ async def live(request: Request) -> Response:
 
 async def _events(console: Console, request: Request) -> AsyncGenerator[str, None]:
     with console.live.listen() as queue:
-        yield event("samples", msgspec.json.encode(console.live.samples.all()).decode())
+        yield event("samples", msgspec.json.encode(list(console.live.samples)).decode())
         while True:
             console.live.want()
             try:
@@ -65,7 +66,7 @@ def _values(console: Console, view: TopView) -> dict[str, Any]:
     return {
         "view": view,
         "topics": topics[:TOPICS_SHOWN_MAX],
-        "totals": console.live.samples.last_known(),
+        "totals": last_known(console.live.samples),
         "is_measured": console.live.is_measured,
         "states": broker_states(view, console.live.brokers(), console.live.silent_s),
     }
