@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.base.errors import StreamError
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.deploy.console.bucket import need_store
-from penstock.deploy.console.views import is_internal
 from penstock.deploy.errors import UsageError
 from penstock.lake.manifest.table_status import (
     ExportView,
@@ -42,7 +42,7 @@ def enabled_in(image: MetadataImage, sees: Callable[[str], bool]) -> dict[str, s
         and declares_table(
             topic.name,
             image.configs.topic(topic.name),
-            is_internal=is_internal(topic.name),
+            is_internal=topic.name in INTERNAL_TOPICS,
         )
     }
 

@@ -6,12 +6,10 @@ Invariant: pure; the result does not refer to the image.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from penstock.base.ids import NodeEpoch, NodeId, ObjectId
 from penstock.controller.api.load_messages import BrokerLoad, BrokerSession
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.config_units import number_of
@@ -143,11 +141,6 @@ def _node_state(broker: BrokerHealth, controllers_silent_s: float) -> NodeStateV
     return NodeStateView("silent", False) if broker.is_silent else NodeStateView("alive", True)
 
 
-def is_internal(topic: str) -> bool:
-    """Return whether this is an internal topic."""
-    return topic in INTERNAL_TOPICS
-
-
 def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[TopicView]:
     """Return the existing topics, with measured values where available."""
     figures = {topic.name: topic for topic in measured}
@@ -230,11 +223,7 @@ def fork_source(image: MetadataImage, name: str) -> str:
     fork = topic.partitions[0].fork if topic is not None and topic.partitions else None
     if fork is None:
         return ""
-    source = image.topics.by_id(fork.source_topic_id)
-    if source is not None:
-        return source.name
-    frozen = image.frozen_topics.by_id(fork.source_topic_id)
-    return "a topic that is gone" if frozen is None else frozen.full_name
+    return image.topic_name(fork.source_topic_id) or "a topic that is gone"
 
 
 def planned_moves(image: MetadataImage) -> list[PlannedMove]:
@@ -294,7 +283,7 @@ def view_blocks(image: MetadataImage, blocks: Iterable[BlockEntry]) -> list[Bloc
     found: list[BlockView] = []
     for block in blocks:
         stream = image.streams.get(block.stream_id)
-        name = "" if stream is None else topic_name(image, stream.topic_id)
+        name = "" if stream is None else image.topic_name(stream.topic_id)
         found.append(
             BlockView(
                 name,
@@ -304,15 +293,6 @@ def view_blocks(image: MetadataImage, blocks: Iterable[BlockEntry]) -> list[Bloc
             )
         )
     return found
-
-
-def topic_name(image: MetadataImage, topic_id: UUID) -> str:
-    """Return the name of a topic or frozen topic, or "" if there is none."""
-    topic = image.topics.by_id(topic_id)
-    if topic is not None:
-        return topic.name
-    frozen = image.frozen_topics.by_id(topic_id)
-    return "" if frozen is None else frozen.full_name
 
 
 def parse_settings(text: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ async def stream(request: Request) -> Response:
     """Show one stream with its ranges, newest first."""
     image = console_of(request).live.image
     state = image.streams.get(StreamId(request.path_params["stream"]))
-    name = "" if state is None else views.topic_name(image, state.topic_id)
+    name = "" if state is None else image.topic_name(state.topic_id)
     if state is None or not name:
         raise Missing("this stream does not exist; its topic may have been deleted")
     rights_of(request).need_topic(name)

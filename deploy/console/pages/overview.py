@@ -8,10 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.deploy.console.console import Console, console_of, page, rights_of, session_of
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
 from penstock.deploy.console.samples import last_known
-from penstock.deploy.console.views import broker_states, is_internal
+from penstock.deploy.console.views import broker_states
 from penstock.deploy.top.view import TopView
 
 TOPICS_SHOWN_MAX = 10
@@ -62,7 +63,7 @@ async def health(request: Request) -> Response:
 
 def _values(console: Console, view: TopView) -> dict[str, Any]:
     """Return the template context."""
-    topics = [topic for topic in view.topics if not is_internal(topic.name)]
+    topics = [topic for topic in view.topics if topic.name not in INTERNAL_TOPICS]
     return {
         "view": view,
         "topics": topics[:TOPICS_SHOWN_MAX],

@@ -5,6 +5,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.admin.cost import prices_of
@@ -52,7 +53,7 @@ async def topics(request: Request) -> Response:
         for topic in views.topics_now(live.image, view.topics)
         if rights.sees(topic.name) and wanted in topic.name.lower()
     ]
-    found = [topic for topic in all_found if shows_internal or not views.is_internal(topic.name)]
+    found = [topic for topic in all_found if shows_internal or topic.name not in INTERNAL_TOPICS]
     found.sort(key=views.TOPIC_ORDERS.get(order, views.TOPIC_ORDERS["name"]))
     return page(
         request,
