@@ -160,8 +160,8 @@ def test_statement_is_canceled_when_its_browser_disconnects(
     for connection in leaving:
         connection.close()
     wait_until(lambda: not children(console.pid))
-    # On a slow machine, it may run into the time limit first.
-    assert visitor.post("/sql", fields | {"query": "SELECT 1"}).status == 200
+    # The console may still be busy while it handles the end of a process.
+    wait_until(lambda: visitor.post("/sql", fields | {"query": "SELECT 1"}).status == 200)
 
 
 def children(pid: int) -> list[str]:
