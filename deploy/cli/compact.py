@@ -3,6 +3,7 @@ Spark, without load on brokers.
 """
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,12 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.options import (
+    ClusterId,
     Controller,
     DryRun,
     Output,
     StateFile,
+    Store,
     TopicName,
     WalStore,
 )
@@ -38,77 +41,67 @@ _MIB = 1 << 20
 _MAX_GIB = 1 << 20
 
 
-StoreOption = Annotated[
-    str,
-    typer.Option(
-        envvar="PENSTOCK_STORE",
-        help="Store of the brokers; default: that of the running `penstock dev`.",
-    ),
-]
-ClusterOption = Annotated[
-    str,
-    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
-]
-TargetMib = Annotated[
-    int,
-    typer.Option(
-        help=(
-            "Target size of an object in MiB. Objects of at least half this size are not rewritten."
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """How to compact, and how much."""
+
+    target_mib: Annotated[
+        int,
+        typer.Option(
+            help=(
+                "Target size of an object in MiB. Objects of at least half this size are not"
+                " rewritten."
+            ),
+            min=1,
+            max=1_024,
         ),
-        min=1,
-        max=1_024,
-    ),
-]
-MaxGib = Annotated[
-    float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0, max=_MAX_GIB)
-]
-TtlS = Annotated[
-    int,
-    typer.Option(
-        "--ttl",
-        help="Seconds after which objects of a killed run are deleted.",
-        min=1,
-        max=3_600,
-    ),
-]
-ByKey = Annotated[
-    bool,
-    typer.Option(
-        "--by-key",
-        help=(
-            "Compact the log instead of merging objects: keep only the newest record of each "
-            "key. Requires cleanup.policy=compact."
+    ] = 64
+    max_gib: Annotated[
+        float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0, max=_MAX_GIB)
+    ] = _MAX_GIB
+    ttl_s: Annotated[
+        int,
+        typer.Option(
+            "--ttl",
+            help="Seconds after which objects of a killed run are deleted.",
+            min=1,
+            max=3_600,
         ),
-    ),
-]
-KeyMapMib = Annotated[
-    int,
-    typer.Option(
-        help=(
-            "With --by-key: memory for the keys of one partition in MiB. 128 MiB hold about "
-            "620,000 keys; more keys need several passes."
+    ] = 1_800
+    dry_run: DryRun = False
+    by_key: Annotated[
+        bool,
+        typer.Option(
+            "--by-key",
+            help=(
+                "Compact the log instead of merging objects: keep only the newest record of each "
+                "key. Requires cleanup.policy=compact."
+            ),
         ),
-        min=1,
-        max=65_536,
-    ),
-]
+    ] = False
+    key_map_mib: Annotated[
+        int,
+        typer.Option(
+            help=(
+                "With --by-key: memory for the keys of one partition in MiB. 128 MiB hold about "
+                "620,000 keys; more keys need several passes."
+            ),
+            min=1,
+            max=65_536,
+        ),
+    ] = 128
 
 
 def compact(
     topic: TopicName,
     *,
-    store: StoreOption = "",
+    store: Store = "",
     wal_store: WalStore = "",
-    cluster: ClusterOption = "",
+    cluster: ClusterId = "",
     controller: Controller = None,
     state_file: StateFile = None,
     engine: EngineOptions,
-    target_mib: TargetMib = 64,
-    max_gib: MaxGib = _MAX_GIB,
-    ttl_s: TtlS = 1_800,
-    dry_run: DryRun = False,
-    by_key: ByKey = False,
-    key_map_mib: KeyMapMib = 128,
+    what: _Options,
     output: Output = Format.TABLE,
 ) -> None:
     """Rewrite the small objects of a topic into large ones. Offsets and records do not change, and
@@ -126,24 +119,24 @@ def compact(
     from penstock.lake.rewrite.plan import RewriteOptions
 
     options = RewriteOptions(
-        target_bytes=target_mib * _MIB,
-        total_bytes_max=int(max_gib * (1 << 30)),
-        ttl_ms=ttl_s * 1_000,
+        target_bytes=what.target_mib * _MIB,
+        total_bytes_max=int(what.max_gib * (1 << 30)),
+        ttl_ms=what.ttl_s * 1_000,
     )
     url = existing_store(store or find_store(state_file))
     target = Target(url, cluster, topic, wal_store or find_wal_store(url, state_file))
     with one_line_errors("reader"):
-        if dry_run and not by_key:
+        if what.dry_run and not what.by_key:
             _show_plan(target, options, output=output)
             return
         address = find_controller(controller, state_file, os.environ)
         with engine.start() as runner:
-            if by_key:
+            if what.by_key:
                 from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
 
-                limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
+                limits = ByKeyLimits(options.target_bytes, what.key_map_mib * _MIB, options.ttl_ms)
                 job = ByKeyJob(target, address, runner, limits)
-                compact_by_key(job, plan_only=dry_run, output=output)
+                compact_by_key(job, plan_only=what.dry_run, output=output)
             else:
                 _rewrite(target, address, runner, options, output=output)
 

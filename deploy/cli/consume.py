@@ -10,6 +10,8 @@ from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
     OnError,
+    Partitions,
+    Rate,
     TopicName,
     WalStore,
 )
@@ -48,10 +50,7 @@ class _Where:
             ),
         ),
     ] = ""
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
-    ] = None
+    partitions: Partitions = None
     group: Annotated[
         str | None,
         typer.Option(
@@ -97,10 +96,7 @@ class _Ends:
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at the current end of the log.")
     ] = False
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Maximum records per second; 0: unlimited.")
-    ] = 0.0
-
+    rate: Rate = 0.0
     on_error: OnError = "raise"
 
     def limits(self) -> "Limits":

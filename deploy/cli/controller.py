@@ -11,7 +11,7 @@ import typer
 
 from penstock.base.errors import ExpectedError, StreamError
 from penstock.controller.api.errors import ControllerError
-from penstock.deploy.cli.options import Output
+from penstock.deploy.cli.options import ClusterId, Output
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import (
@@ -75,12 +75,7 @@ class _Options:
             ),
         ),
     ] = False
-    cluster_id: Annotated[
-        str,
-        typer.Option(
-            "--cluster-id", help="Cluster id; needed if the store holds several clusters."
-        ),
-    ] = ""
+    cluster_id: ClusterId = ""
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the changes without writing anything."),

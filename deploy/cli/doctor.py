@@ -13,7 +13,7 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.confirmation import confirmed
-from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore, Yes
+from penstock.deploy.cli.options import Controller, Output, StateFile, Store, WalStore, Yes
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.node.logs import to_stderr
@@ -35,13 +35,7 @@ _MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 class _Options:
     """What to check, and what to do with the findings."""
 
-    store: Annotated[
-        str,
-        typer.Option(
-            envvar="PENSTOCK_STORE",
-            help="Store of the brokers; default: that of the running `penstock dev`.",
-        ),
-    ] = ""
+    store: Store = ""
     wal_store: WalStore = ""
     controller: Controller = None
     state_file: StateFile = None

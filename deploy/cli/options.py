@@ -45,6 +45,14 @@ Output = Annotated[
         help="Output format. `--json` and `--csv` are short forms.",
     ),
 ]
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="PENSTOCK_STORE",
+        help="Store of the brokers; default: that of the running `penstock dev`.",
+    ),
+]
 WalStore = Annotated[
     str,
     typer.Option(
@@ -57,6 +65,10 @@ WalStore = Annotated[
         show_default=False,
     ),
 ]
+ClusterId = Annotated[
+    str,
+    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
 ]
@@ -66,6 +78,13 @@ TopicName = Annotated[
 ]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
+]
+Rate = Annotated[
+    float, typer.Option("--rate", min=0.0, help="Maximum records per second; 0: unlimited.")
 ]
 OnError = Annotated[
     Literal["raise", "skip"],

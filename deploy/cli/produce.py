@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Rate, TopicName
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import (
@@ -109,9 +109,7 @@ class _Delivery:
     transactional_id: Annotated[
         str, typer.Option(help="Send all records in one transaction with this transactional id.")
     ] = ""
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Maximum records per second; 0: unlimited.")
-    ] = 0.0
+    rate: Rate = 0.0
     verbose: Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Print the partition and offset of each record."),

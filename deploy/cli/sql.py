@@ -16,11 +16,7 @@ from penstock.deploy.cli.completing import (
     complete_topics,
 )
 from penstock.deploy.cli.lake_errors import one_line_errors
-from penstock.deploy.cli.options import (
-    OnError,
-    Output,
-    WalStore,
-)
+from penstock.deploy.cli.options import ClusterId, OnError, Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema, split_id
 from penstock.deploy.errors import UsageError
@@ -210,12 +206,7 @@ def sql(
         ),
     ] = "",
     wal_store: WalStore = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster-id", help="Cluster id; needed if the store holds several clusters."
-        ),
-    ] = "",
+    cluster: ClusterId = "",
     topics: TopicOptions,
     limits: LimitOptions,
     form: FormOptions,

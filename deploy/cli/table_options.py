@@ -40,10 +40,6 @@ MaskKeyFile = Annotated[
 Headers = Annotated[
     bool, typer.Option("--headers", help="Add a column with the headers of records.")
 ]
-ClusterId = Annotated[
-    str,
-    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
-]
 
 
 def read_mask_key(path: Path | None) -> bytes:

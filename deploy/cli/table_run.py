@@ -11,12 +11,11 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.base.settings import SettingInvalid
 from penstock.deploy.cli.lake_errors import one_line_errors
-from penstock.deploy.cli.options import Output, WalStore
+from penstock.deploy.cli.options import ClusterId, Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.table_options import (
     BatchMib,
     CatalogOptions,
-    ClusterId,
     EngineOptions,
     FileMib,
     Headers,

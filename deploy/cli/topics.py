@@ -15,7 +15,15 @@ from penstock.deploy.cli.completing import (
 )
 from penstock.deploy.cli.config_values import parse_topic_config
 from penstock.deploy.cli.confirmation import confirm
-from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
+from penstock.deploy.cli.options import (
+    BOOTSTRAP,
+    Bootstrap,
+    DryRun,
+    Output,
+    Partitions,
+    TopicName,
+    Yes,
+)
 from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
@@ -248,10 +256,7 @@ def delete_records(
         ),
     ] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
-    ] = None,
+    partition: Partitions = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,

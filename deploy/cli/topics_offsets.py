@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
-from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output, Partitions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report_table
 
@@ -46,10 +46,7 @@ def offsets(
             ),
         ),
     ] = "latest",
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
-    ] = None,
+    partition: Partitions = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

@@ -2,14 +2,21 @@
 with a WAL store, and accept such losses.
 """
 
+import asyncio
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.errors import ExpectedError
-from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore
-from penstock.deploy.output import Format, say
+from penstock.base.errors import ExpectedError, StreamError
+from penstock.controller.api.errors import ControllerError
+from penstock.deploy.cli.options import Controller, Output, StateFile, Store, WalStore
+from penstock.deploy.clients.slow_servers import report_slow_servers
+from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.output import Format, print_table, report_with, say
+from penstock.objectstore.errors import ObjectStoreError
 
 if TYPE_CHECKING:
     from penstock.deploy.doctor.lost_wal_store import Abandonment
@@ -18,26 +25,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Move, inspect and repair the WALs of brokers.")
 
-Store = Annotated[
-    str,
-    typer.Option(
-        envvar="PENSTOCK_STORE",
-        help="Store of the brokers; default: that of the running `penstock dev`.",
-    ),
-]
-Node = Annotated[
-    int, typer.Option("--node", help="Only the WALs of this broker.", show_default=False)
-]
 AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
         help="Accept the loss of the listed records, so that the partitions continue without them.",
     ),
-]
-StoreId = Annotated[
-    int | None,
-    typer.Option("--id", help="Id of the WAL store; default: the only one.", show_default=False),
 ]
 Wait = Annotated[
     float,
@@ -47,16 +40,6 @@ Wait = Annotated[
         min=1.0,
         max=3_600.0,
     ),
-]
-
-Target = Annotated[
-    str,
-    typer.Option("--to", help="`store`, or the URL of the WAL store.", show_default=False),
-]
-Status = Annotated[bool, typer.Option("--status", help="Only show what is left in the WAL store.")]
-MoveWait = Annotated[
-    float,
-    typer.Option("--wait", help="Seconds to wait until nothing is left.", min=0.0, max=86_400.0),
 ]
 
 
@@ -72,7 +55,9 @@ def repair(
     wal_store: WalStore = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    node: Node = -1,
+    node: Annotated[
+        int, typer.Option("--node", help="Only the WALs of this broker.", show_default=False)
+    ] = -1,
     accept_loss: AcceptLoss = False,
     wait: Wait = 90.0,
     output: Output = Format.TABLE,
@@ -86,40 +71,37 @@ def repair(
 
     For example: penstock wal repair
     """
-    import asyncio
-
-    from penstock.base.errors import StreamError
-    from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
-    from penstock.deploy.node.logs import to_stderr
-    from penstock.deploy.output import print_document
-    from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
-    to_stderr("warning")
-    report_slow_servers()
     address = find_controller(controller, state_file, os.environ)
     url = existing_store(store or find_store(state_file))
-    try:
-        wal_url = wal_store or find_wal_store(url, state_file)
+    wal_url = wal_store or find_wal_store(url, state_file)
+    with _one_line_errors():
         surveys, ended = asyncio.run(
             _repair(url, wal_url, address, node, accept=accept_loss, wait_s=wait)
         )
-    except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+    document = {"wals": surveys, "accepted": accept_loss, "ended": ended}
+    report_with(
+        output, document, lambda: _print_surveys(surveys, accepted=accept_loss, ended=ended)
+    )
+
+
+@contextmanager
+def _one_line_errors() -> Generator[None]:
+    """Raise ExpectedError for errors of the store and of the controllers."""
+    to_stderr("warning")
+    report_slow_servers()
+    try:
+        yield
+    except (ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
         raise ExpectedError(str(error) or "the controllers did not respond in time") from error
-    if output is not Format.TABLE:
-        print_document(output, {"wals": surveys, "accepted": accept_loss, "ended": ended})
-    else:
-        _print_surveys(surveys, accepted=accept_loss, ended=ended)
 
 
 async def _repair(
     url: str, wal_url: str, address: str, node: int, *, accept: bool, wait_s: float
 ) -> "tuple[list[WalSurvey], bool]":
     """Return the damaged WALs, and whether all of them have ended in the meantime."""
-    import asyncio
-
     from penstock.base.ids import WalSequence
     from penstock.controller.api.messages import PutKeyValue
     from penstock.controller.metadata.wal_losses import (
@@ -172,8 +154,6 @@ async def _repair(
 
 
 def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
-    from penstock.deploy.output import print_table
-
     if not surveys:
         say("no WAL slot of a dead broker is lost or damaged")
         return
@@ -220,7 +200,12 @@ def abandon(
     *,
     controller: Controller = None,
     state_file: StateFile = None,
-    store_id: StoreId = None,
+    store_id: Annotated[
+        int | None,
+        typer.Option(
+            "--id", help="Id of the WAL store; default: the only one.", show_default=False
+        ),
+    ] = None,
     accept_loss: AcceptLoss = False,
     wait: Wait = 90.0,
     output: Output = Format.TABLE,
@@ -234,29 +219,16 @@ def abandon(
 
     For example: penstock wal abandon
     """
-    import asyncio
-
-    from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.doctor.lost_wal_store import abandon_wal_store
-    from penstock.deploy.node.logs import to_stderr
-    from penstock.deploy.output import print_document
 
-    to_stderr("warning")
     address = find_controller(controller, state_file, os.environ)
-    try:
+    with _one_line_errors():
         found = asyncio.run(abandon_wal_store(address, store_id, accept=accept_loss, wait_s=wait))
-    except (ControllerError, TimeoutError) as error:
-        raise ExpectedError(str(error) or "the controllers did not respond in time") from error
-    if output is not Format.TABLE:
-        print_document(output, found)
-    else:
-        _print_abandonment(found, accepted=accept_loss)
+    report_with(output, found, lambda: _print_abandonment(found, accepted=accept_loss))
 
 
 def _print_abandonment(found: "Abandonment", *, accepted: bool) -> None:
-    from penstock.deploy.output import print_table
-
     say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}")
     columns = ["partition", "from offset", "to offset", "what"]
     for title, gaps in (
@@ -300,9 +272,19 @@ def move(
     *,
     controller: Controller = None,
     state_file: StateFile = None,
-    to: Target = "",
-    status: Status = False,
-    wait: MoveWait = 90.0,
+    to: Annotated[
+        str,
+        typer.Option("--to", help="`store`, or the URL of the WAL store.", show_default=False),
+    ] = "",
+    status: Annotated[
+        bool, typer.Option("--status", help="Only show what is left in the WAL store.")
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", help="Seconds to wait until nothing is left.", min=0.0, max=86_400.0
+        ),
+    ] = 90.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Move the WALs of all brokers from the WAL store to `store`, or back, while they run.
@@ -315,36 +297,22 @@ def move(
 
     For example: penstock wal move --to store
     """
-    import asyncio
-
-    from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.doctor.wal_move import STORE, is_done, move_wals
-    from penstock.deploy.node.logs import to_stderr
-    from penstock.deploy.output import print_document
-    from penstock.objectstore.errors import InvalidStoreUrl
     from penstock.objectstore.url import location
 
     if bool(to) == status:
         raise ExpectedError("specify either --to or --status")
-    to_stderr("warning")
     address = find_controller(controller, state_file, os.environ)
-    try:
+    with _one_line_errors():
         target = to if to in {"", STORE} else location(to)
         found = asyncio.run(move_wals(address, target, wait_s=wait))
-    except (InvalidStoreUrl, ControllerError, TimeoutError) as error:
-        raise ExpectedError(str(error) or "the controllers did not respond in time") from error
-    if output is not Format.TABLE:
-        print_document(output, found)
-    else:
-        _print_move(found, target)
+    report_with(output, found, lambda: _print_move(found, target))
     if to and not is_done(found, target):
         raise typer.Exit(1)
 
 
 def _print_move(found: "WalMove", target: str) -> None:
-    from penstock.deploy.output import print_table
-
     say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}: {found.state}")
     if found.state == "drained":
         if target:  # otherwise, the metadata backup may not contain the end yet
