@@ -4,8 +4,9 @@ comes from `deploy.node.metrics`.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Final, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import structlog
 
@@ -23,19 +24,12 @@ CONNECTIONS_MAX: Final = 64
 _BACKLOG_COUNT: Final = 100
 
 _log = structlog.get_logger(__name__)
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    503: "Service Unavailable",
-}
 
 
-class HttpResponse(tuple[int, str, str]):
-    """Status, content type and text."""
-
-    __slots__ = ()
+class HttpResponse(NamedTuple):
+    status: int
+    content_type: str
+    text: str
 
 
 Route = Callable[[], Awaitable[HttpResponse]]
@@ -43,9 +37,9 @@ Route = Callable[[], Awaitable[HttpResponse]]
 
 def yes_or_no(reasons: list[str]) -> HttpResponse:
     """Return 200 if there are no reasons, otherwise 503 with the reasons."""
-    return HttpResponse(
-        (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
-    )
+    if reasons:
+        return HttpResponse(503, "text/plain", "\n".join(reasons) + "\n")
+    return HttpResponse(200, "text/plain", "ok\n")
 
 
 def routes_of(health: Health) -> dict[str, Route]:
@@ -134,11 +128,10 @@ class HttpServer:
         method, path = _line_of(head)
         route = self._routes.get(path)
         if method not in {"GET", "HEAD"}:
-            response = HttpResponse(
-                (405 if method.isalpha() else 400, "text/plain", "GET or HEAD\n")
-            )
+            status = 405 if method.isalpha() else 400
+            response = HttpResponse(status, "text/plain", "GET or HEAD\n")
         elif route is None:
-            response = HttpResponse((404, "text/plain", "\n".join(self._routes) + "\n"))
+            response = HttpResponse(404, "text/plain", "\n".join(self._routes) + "\n")
         else:
             response = await route()
         return _encoded(response, with_body=method != "HEAD")
@@ -160,7 +153,7 @@ async def _hand_over(
     # did not have to wait.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
-        response = HttpResponse((503, "text/plain", f"{reason}\n"))
+        response = HttpResponse(503, "text/plain", f"{reason}\n")
         await _send(writer, _encoded(response, with_body=True))
 
 
@@ -174,10 +167,11 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def _encoded(response: HttpResponse, *, with_body: bool) -> bytes:
-    status, content_type, text = response
-    body = text.encode()
+    body = response.text.encode()
+    status = HTTPStatus(response.status)
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}; charset=utf-8\r\n"
+        f"HTTP/1.1 {status:d} {status.phrase}\r\n"
+        f"Content-Type: {response.content_type}; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")
@@ -187,15 +181,10 @@ MoreRoutes = Callable[[Health], AbstractAsyncContextManager[dict[str, Route]]]
 """Routes of another part of the process, which runs while they are served."""
 
 
-@asynccontextmanager
-async def no_more_routes(_health: Health) -> AsyncGenerator[dict[str, Route], None]:
-    yield {}
-
-
 def serve_at(
     host: str,
     port: int,
-    more: MoreRoutes = no_more_routes,
+    more: MoreRoutes = lambda _health: nullcontext({}),
     console: "NodeConsole | None" = None,
 ) -> ServeHealth:
     """Return a context manager that serves the health of brokers and controllers."""

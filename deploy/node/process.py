@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.controller.api.tls import TlsFiles
     from penstock.deploy.node.config.definition import Role
     from penstock.deploy.node.config.effective import Effective
-    from penstock.deploy.node.console import NodeConsole
-    from penstock.deploy.node.console_plan import ConsolePlan
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
@@ -154,47 +152,30 @@ def open_tls(config: "Effective") -> "TlsFiles | None":
 
 
 def _serve_health(config: "Effective") -> "ServeHealth":
+    """Return what serves health, metrics and console, and warns of insecure listeners. Raises
+    UsageError.
+    """
+    from penstock.base.health import no_health_endpoint
+    from penstock.base.listeners import parse_listeners
+    from penstock.deploy.node.config.console import OFF, ConsoleConfig
+    from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.config.exposure import exposures
     from penstock.deploy.node.insecure import with_reminders
 
-    plan = _console_plan(config)
-    found = [*exposures(config.parts), *(() if plan is None else plan.insecure)]
-    return with_reminders(_health_endpoint(config, plan), found)
+    serve: ServeHealth = no_health_endpoint
+    found, console = exposures(config.parts), None
+    if config.part(ConsoleConfig).access != OFF:
+        from penstock.deploy.node.console import NodeConsole
+        from penstock.deploy.node.console_plan import plan_console
 
+        plan = plan_console(config)
+        found += plan.insecure
+        console = NodeConsole(plan)
+        console.warn()
+    if address := config.part(ProcessConfig).health_listener:
+        from penstock.deploy.node.health import serve_at
+        from penstock.deploy.node.metrics.node import metrics_of
 
-def _health_endpoint(config: "Effective", plan: "ConsolePlan | None") -> "ServeHealth":
-    from penstock.base.health import no_health_endpoint
-    from penstock.base.listeners import parse_listeners
-    from penstock.deploy.node.config.definition import ProcessConfig
-
-    process = config.part(ProcessConfig)
-    if not process.health_listener:
-        return no_health_endpoint
-    from penstock.deploy.node.health import serve_at
-    from penstock.deploy.node.metrics.node import metrics_of
-
-    listener = parse_listeners("health_listener", [process.health_listener])[0]
-    return serve_at(listener.host, listener.port, metrics_of, _console(plan))
-
-
-def _console_plan(config: "Effective") -> "ConsolePlan | None":
-    """Return the plan for the web console of this node; None if the console is off. Raises
-    UsageError.
-    """
-    from penstock.deploy.node.config.console import OFF, ConsoleConfig
-
-    if config.part(ConsoleConfig).access == OFF:
-        return None
-    from penstock.deploy.node.console_plan import plan_console
-
-    return plan_console(config)
-
-
-def _console(plan: "ConsolePlan | None") -> "NodeConsole | None":
-    if plan is None:
-        return None
-    from penstock.deploy.node.console import NodeConsole
-
-    console = NodeConsole(plan)
-    console.warn()
-    return console
+        listener = parse_listeners("health_listener", [address])[0]
+        serve = serve_at(listener.host, listener.port, metrics_of, console)
+    return with_reminders(serve, found)

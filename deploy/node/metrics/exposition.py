@@ -68,22 +68,6 @@ def _buckets(latencies: Latencies) -> list[tuple[str, float]]:
     return [*found, ("+Inf", float(latencies.count))]
 
 
-class LoopLag:
-    """Measures the lag of the event loop ten times per second, which takes 50 us of CPU per
-    second.
-    """
-
-    def __init__(self) -> None:
-        self.latencies = LatencyHistogram()
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + LAG_INTERVAL_S
-            await asyncio.sleep(LAG_INTERVAL_S)
-            self.latencies.observe(max(0.0, loop.time() - due) * 1_000)
-
-
 class Exposition:
     """Metrics of one process: the reader's, the lag of its loop, and CPU and memory from
     `prometheus_client`.
@@ -95,34 +79,40 @@ class Exposition:
     """
 
     def __init__(self, role: MetricRole, read: Reader) -> None:
-        self._lag = LoopLag()
+        self._lag = LatencyHistogram()
+        self._read = read
+        self._metrics = table.of_role(role)
         self._registry = CollectorRegistry()
-        metrics = table.of_role(role)
-        has_lag = table.NODE_LOOP_LAG in metrics
-        self._registry.register(
-            NodeCollector(
-                metrics, lambda: (*read(), self._own_reading()) if has_lag else tuple(read())
-            )
-        )
+        self._registry.register(NodeCollector(self._metrics, self._readings))
         ProcessCollector(registry=self._registry)
         self._text = ""
         self._made_at = float("-inf")
 
-    def _own_reading(self) -> Reading:
-        return table.NODE_LOOP_LAG, (), self._lag.latencies.freeze()
+    def _readings(self) -> Iterator[Reading]:
+        yield from self._read()
+        if table.NODE_LOOP_LAG in self._metrics:
+            yield table.NODE_LOOP_LAG, (), self._lag.freeze()
 
     async def response(self) -> HttpResponse:
         now = asyncio.get_running_loop().time()
         if now - self._made_at > AGE_MAX_S:
             self._text, self._made_at = generate_latest(self._registry).decode(), now
-        return HttpResponse((200, CONTENT_TYPE, self._text))
+        return HttpResponse(200, CONTENT_TYPE, self._text)
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[dict[str, Route], None]:
         """Measure the lag, and yield the routes to add."""
-        watching = asyncio.get_running_loop().create_task(self._lag.run())
+        watching = asyncio.get_running_loop().create_task(self._measure_lag())
         try:
             yield {"/metrics": self.response}
         finally:
             watching.cancel()
             await asyncio.wait((watching,))
+
+    async def _measure_lag(self) -> None:
+        """Measure ten times per second, which takes 50 us of CPU per second."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self._lag.observe(max(0.0, loop.time() - due) * 1_000)
