@@ -17,7 +17,7 @@ from penstock.deploy.clients.metadata import read_metadata
 from penstock.deploy.clients.state_file import ClusterState
 from penstock.deploy.local.moto_store import COUNTS_PATH
 from penstock.objectstore.config import S3Config
-from penstock.objectstore.url import parse_store_url
+from penstock.objectstore.url import open_store, parse_store_url
 from penstock.stream.ports import ObjectRole
 
 _NAMES: Final = {
@@ -72,8 +72,6 @@ def _roles(image: MetadataImage) -> dict[str, str]:
 
 
 async def _list(store_url: str) -> list[tuple[str, int]]:
-    from penstock.objectstore.url import open_store
-
     store = open_store(store_url)
     try:
         return [(info.key, info.size_bytes) async for info in store.list("")]

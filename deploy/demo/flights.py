@@ -21,24 +21,8 @@ from penstock.base.extras import install_hint
 
 RECORDS: Final = 336_776
 _MEMBER: Final = "flights.csv"
-_NUMBERS: Final = frozenset(
-    {
-        "year",
-        "month",
-        "day",
-        "dep_time",
-        "sched_dep_time",
-        "dep_delay",
-        "arr_time",
-        "sched_arr_time",
-        "arr_delay",
-        "flight",
-        "air_time",
-        "distance",
-        "hour",
-        "minute",
-    }
-)
+_TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+"""The columns that are not numbers."""
 _MISSING: Final = frozenset({"", "NA"})
 
 
@@ -69,21 +53,13 @@ def read_flights(limit: int) -> Iterator[Flight]:
     with zipfile.ZipFile(find_file()) as archive, archive.open(_MEMBER) as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         names = next(rows)
-        carrier, hour, minute = (
-            names.index("carrier"),
-            names.index("time_hour"),
-            names.index("minute"),
-        )
-        parsers = [_number if name in _NUMBERS else _text for name in names]
-        for row in islice(rows, limit):
+        for texts in islice(rows, limit):
+            row = dict(zip(names, texts, strict=True))
             value = {
-                name: parse(text) for name, parse, text in zip(names, parsers, row, strict=True)
+                name: _text(text) if name in _TEXTS else _number(text) for name, text in row.items()
             }
-            yield Flight(
-                row[carrier].encode(),
-                _hour_ms(row[hour]) + int(float(row[minute])) * 60_000,
-                encode(value),
-            )
+            timestamp_ms = _hour_ms(row["time_hour"]) + int(float(row["minute"])) * 60_000
+            yield Flight(row["carrier"].encode(), timestamp_ms, encode(value))
 
 
 def _text(text: str) -> str | None:

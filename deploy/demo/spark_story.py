@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import spark_job
 from penstock.deploy.demo.delays import Delay, delays_in, difference
 from penstock.deploy.demo.flights import read_flights
 from penstock.deploy.demo.spark_master import SparkTarget
-from penstock.deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
+from penstock.deploy.demo.story import TOPIC, Demo, airlines
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.output import counted
-from penstock.objectstore.url import redact_url
 
 STOP_TIMEOUT_S: Final = 10.0
 
@@ -44,15 +42,11 @@ class SparkDemo(Demo):
         super()._check()
         spark_job.check_installed()
         self._master.local_address()
-        if not self._plot.absolute().parent.is_dir():
+        if not self._plot.parent.is_dir():
             raise ExpectedError(f"the directory {self._plot.parent} for the plot does not exist")
 
     def _run_on(self, cluster: LocalCluster) -> str:
-        state = cluster.state()
-        bucket_url = redact_url(state.store_url)
-        self._note(f"clients connect to {state.bootstrap}; the bucket is {bucket_url}")
-        with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
-            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
+        state = self._create_topic(cluster)
         self._produce(state.bootstrap)
         self._end_brokers(cluster)
         with ExitStack() as stack:
@@ -100,14 +94,15 @@ class SparkDemo(Demo):
 
     def _show_delays(self, file: list[Delay], spark: list[Delay]) -> None:
         names, by_carrier = airlines(), {item.carrier: item for item in spark}
+        titles = ("flights", "from the file", "Spark, from the bucket")
         table = Table(
-            header_style="bold", title="average departure delay, minutes", title_justify="left"
+            *("carrier", "name"),
+            *(Column(title, justify="right") for title in titles),
+            "",
+            header_style="bold",
+            title="average departure delay, minutes",
+            title_justify="left",
         )
-        table.add_column("carrier")
-        table.add_column("name")
-        for title in ("flights", "from the file", "Spark, from the bucket"):
-            table.add_column(title, justify="right")
-        table.add_column("")
         for item in sorted(file, key=lambda item: -(item.mean_minutes or 0)):
             got = by_carrier.get(item.carrier)
             verdict = "[green]equal" if got == item else "[red]DIFFERENT"

@@ -21,10 +21,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.state_file import ClusterState
 from penstock.deploy.demo import bucket, clients
 from penstock.deploy.demo.flights import RECORDS, find_file, read_flights
 from penstock.deploy.demo.record_count import Tally
@@ -83,17 +84,21 @@ class Demo:
             moto_store.check_installed()
 
     def _run_on(self, cluster: LocalCluster) -> str:
-        state = cluster.state()
-        bucket_url = redact_url(state.store_url)
-        self._note(f"clients connect to {state.bootstrap}; the bucket is {bucket_url}")
-        with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
-            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
-        sent = self._produce(state.bootstrap)
+        sent = self._produce(self._create_topic(cluster).bootstrap)
         killed_at = self._kill(cluster)
         received = self._consume(cluster.bootstrap, killed_at)
         self._show_bucket(cluster, sent)
         self._show_carriers(sent, received)
         return sent.difference(received)
+
+    def _create_topic(self, cluster: LocalCluster) -> ClusterState:
+        """Create the topic, and return the state of the cluster."""
+        state = cluster.state()
+        bucket_url = redact_url(state.store_url)
+        self._note(f"clients connect to {state.bootstrap}; the bucket is {bucket_url}")
+        with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
+        return state
 
     def _produce(self, bootstrap: str) -> Tally:
         what = (
@@ -159,10 +164,8 @@ class Demo:
             state = cluster.state()
             shares = bucket.shares_of(state)
             counts = bucket.request_counts(state) if self._store == "moto" else {}
-        table = Table(header_style="bold")
-        table.add_column("objects in the bucket")
-        table.add_column("objects", justify="right")
-        table.add_column("bytes", justify="right")
+        columns = (Column(title, justify="right") for title in ("objects", "bytes"))
+        table = Table("objects in the bucket", *columns, header_style="bold")
         for share in shares:
             table.add_row(share.name, f"{share.objects:,}", size(share.size_bytes))
         self._console.print(table)
@@ -177,12 +180,8 @@ class Demo:
 
     def _show_carriers(self, sent: Tally, received: Tally) -> None:
         names = airlines()
-        table = Table(header_style="bold")
-        table.add_column("carrier")
-        table.add_column("name")
-        table.add_column("in the file", justify="right")
-        table.add_column("from the brokers", justify="right")
-        table.add_column("")
+        counts = (Column(title, justify="right") for title in ("in the file", "from the brokers"))
+        table = Table("carrier", "name", *counts, "", header_style="bold")
         for key, count in sent.count_by_key.most_common():
             back = received.count_by_key[key]
             table.add_row(
