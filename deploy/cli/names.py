@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from penstock.controller.metadata import configs
 from penstock.deploy.clients.brokers import Brokers
 
 
@@ -50,41 +51,16 @@ def _client_metrics(bootstrap: str) -> list[str]:
     return [view.name for view in resources(bootstrap) if view.type == "client-metrics"]
 
 
-def _topic_configs(bootstrap: str) -> list[str]:
-    from penstock.controller.metadata.configs import TOPIC_RESOURCE
+def _configs(kind: int, names: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """Return a function that requests the configs of the first resource with one of the names."""
 
-    topics = _topics(bootstrap)
-    return _configs(bootstrap, TOPIC_RESOURCE, topics[:1])
+    def requested(bootstrap: str) -> list[str]:
+        from penstock.deploy.clients.configs import describe
 
+        first = names(bootstrap)[:1]
+        return [view.name for name in first for view in describe(bootstrap, (kind, name))]
 
-def _broker_configs(bootstrap: str) -> list[str]:
-    from penstock.controller.metadata.configs import BROKER_RESOURCE
-
-    return _configs(bootstrap, BROKER_RESOURCE, _brokers(bootstrap)[:1])
-
-
-def _group_configs(bootstrap: str) -> list[str]:
-    from penstock.controller.metadata.configs import GROUP_RESOURCE
-
-    return _configs(bootstrap, GROUP_RESOURCE, _groups(bootstrap)[:1] or ["any"])
-
-
-def _broker_loggers(bootstrap: str) -> list[str]:
-    from penstock.controller.metadata.configs import BROKER_LOGGER_RESOURCE
-
-    return _configs(bootstrap, BROKER_LOGGER_RESOURCE, _brokers(bootstrap)[:1])
-
-
-def _client_metrics_configs(bootstrap: str) -> list[str]:
-    from penstock.controller.metadata.configs import CLIENT_METRICS_RESOURCE
-
-    return _configs(bootstrap, CLIENT_METRICS_RESOURCE, ["any"])
-
-
-def _configs(bootstrap: str, kind: int, names: list[str]) -> list[str]:
-    from penstock.deploy.clients.configs import describe
-
-    return [view.name for name in names for view in describe(bootstrap, (kind, name))]
+    return requested
 
 
 KINDS: Final[Mapping[str, Callable[[str], list[str]]]] = {
@@ -95,9 +71,9 @@ KINDS: Final[Mapping[str, Callable[[str], list[str]]]] = {
     "groups": _groups,
     "snapshots": _snapshots,
     "client metrics": _client_metrics,
-    "topic configs": _topic_configs,
-    "broker configs": _broker_configs,
-    "group configs": _group_configs,
-    "broker loggers": _broker_loggers,
-    "client metrics configs": _client_metrics_configs,
+    "topic configs": _configs(configs.TOPIC_RESOURCE, _topics),
+    "broker configs": _configs(configs.BROKER_RESOURCE, _brokers),
+    "group configs": _configs(configs.GROUP_RESOURCE, lambda at: _groups(at) or ["any"]),
+    "broker loggers": _configs(configs.BROKER_LOGGER_RESOURCE, _brokers),
+    "client metrics configs": _configs(configs.CLIENT_METRICS_RESOURCE, lambda _: ["any"]),
 }
