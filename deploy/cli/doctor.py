@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,15 @@ from penstock.deploy.cli.options import Controller, Output, StateFile, Store, Wa
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.node.logs import to_stderr
-from penstock.deploy.output import Format, StepProgress, cell, counted, report_with, size
+from penstock.deploy.output import (
+    Format,
+    StepProgress,
+    cell,
+    counted,
+    report_with,
+    rich_console,
+    size,
+)
 from penstock.objectstore.errors import InvalidStoreUrl
 
 if TYPE_CHECKING:
@@ -220,7 +227,6 @@ def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
 
 
 def _print_report(report: "Report") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     styles = {
@@ -244,7 +250,7 @@ def _print_report(report: "Report") -> None:
             f"[{styles[check.level.value]}]{check.level.value}[/]",
             cell(check.summary),
         )
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+    console = rich_console()
     console.print(table)
     for check in report.checks:
         for finding in check.findings:

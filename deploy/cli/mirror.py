@@ -12,7 +12,20 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, print_document, print_table, remark, report, say
+from penstock.deploy.output import (
+    Format,
+    cell,
+    counted,
+    print_document,
+    print_json_line,
+    print_table,
+    remark,
+    report,
+    report_with,
+    rich_console,
+    say,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -146,10 +159,7 @@ def status(context: typer.Context, *, what: _Source) -> None:
     with _session(_inherited(context, what)) as session:
         session.observe()
         view = session.view()
-    if what.output is not Format.TABLE:
-        print_document(what.output, view)
-    else:
-        _print(_page(view))
+    report_with(what.output, view, lambda: rich_console().print(_page(view)))
 
 
 @app.command("finish")
@@ -252,8 +262,10 @@ def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]"
     """
     if output is None:
         yield lambda _: None
+    elif output is Format.JSON:
+        yield print_json_line
     elif output is not Format.TABLE:
-        yield lambda view: _print_line(view, output)
+        yield lambda view: print_document(output, view)
     elif not sys.stdout.isatty():
         yield _print_text
     else:
@@ -263,18 +275,7 @@ def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]"
             yield lambda view: live.update(_page(view), refresh=True)
 
 
-def _print_line(view: "MirrorView", output: Format) -> None:
-    from penstock.deploy.output import print_json_line
-
-    if output is not Format.JSON:
-        print_document(output, view)
-        return
-    print_json_line(view)
-
-
 def _print_text(view: "MirrorView") -> None:
-    from penstock.deploy.output import size
-
     lag = "not known" if view.lag is None else f"{view.lag:,}"
     failed = [topic.topic for topic in view.topics if topic.state == "failed"]
     parts = [
@@ -293,19 +294,11 @@ def _page(view: "MirrorView") -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
 
-    from penstock.deploy.output import cell, size
-
     table = Table(header_style="bold", caption=None if view.topics else "(nothing)")
-    for column, side in (
-        ("topic", "left"),
-        ("state", "left"),
-        ("offsets", "left"),
-        ("partitions", "right"),
-        ("lag", "right"),
-        ("records", "right"),
-        ("size", "right"),
-    ):
-        table.add_column(column, justify="right" if side == "right" else "left", overflow="fold")
+    for column in ("topic", "state", "offsets"):
+        table.add_column(column, overflow="fold")
+    for column in ("partitions", "lag", "records", "size"):
+        table.add_column(column, justify="right", overflow="fold")
     for topic in view.topics:
         table.add_row(
             cell(topic.topic),
@@ -320,12 +313,6 @@ def _page(view: "MirrorView") -> "RenderableType":
     lines = [*errors, *(f"retrying: {text}" for text in view.problem)]
     head = f"{view.source} to {view.target}, {counted(view.groups, 'group')}"
     return Group(cell(head), table, *(cell(line) for line in lines))
-
-
-def _print(page: "RenderableType") -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page)
 
 
 def _print_plan(session: "MirrorSession", output: Format) -> None:

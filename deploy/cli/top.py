@@ -9,7 +9,7 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.output import Format
+from penstock.deploy.output import Format, report_with, rich_console
 
 if TYPE_CHECKING:
     from penstock.deploy.top.watch import Watch
@@ -86,16 +86,10 @@ def _store(state_file: Path | None) -> str:
 
 
 def _print_once(watch: "Watch", output: Format) -> None:
-    from rich.console import Console
-
-    from penstock.deploy.output import print_document
     from penstock.deploy.top.page import page
 
     view = watch.measure()
-    if output is not Format.TABLE:
-        print_document(output, view)
-    else:
-        Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page(view))
+    report_with(output, view, lambda: rich_console().print(page(view)))
 
 
 def _print_live(watch: "Watch", interval: float) -> None:

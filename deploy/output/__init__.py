@@ -21,6 +21,7 @@ import msgspec
 from penstock.base.printable import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 _SLOW_S: Final = 1.0
@@ -133,6 +134,13 @@ def cell(text: str) -> "Text":
     return Text(printable(text, kept=_LAYOUT))
 
 
+def rich_console(width: int = 160) -> "Console":
+    """Return rich's console on stdout. width: characters if stdout is not a terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False)
+
+
 def end_line_of_interrupt() -> None:
     """End the line in which a terminal shows `^C`, before printing a summary."""
     if sys.stderr.isatty():
@@ -143,10 +151,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """Print a table with numbers right-aligned. For an empty table, print a sentence instead. On a
     narrow terminal, the table has only the first columns, followed by the names of the others.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = rich_console()
     cells = [list(row) for row in rows]
     shown_count = fitting_count(columns, cells, console.width)
     hidden = columns[shown_count:]

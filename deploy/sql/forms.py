@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.output import Format, cell, json_text, remark
+from penstock.deploy.output import Format, cell, json_text, remark, rich_console
 from penstock.deploy.output.csv_rows import CsvWriter
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
     """Print a table with numbers right-aligned. Columns that do not fit are wrapped."""
-    from rich.console import Console
     from rich.table import Table
 
     if not table.num_columns:
@@ -39,8 +38,7 @@ def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
         shown.add_column(cell(name), justify="right" if is_number else "left", overflow="fold")
     for row in zip(*columns, strict=True):
         shown.add_row(*(cell(_text(value)) if value is not None else "NULL" for value in row))
-    is_terminal = sys.stdout.isatty()
-    Console(width=None if is_terminal else 200, highlight=False, markup=False).print(shown)
+    rich_console(width=200).print(shown)
 
 
 def print_batches(output: Format, columns: Sequence[str], batches: Iterable[Any]) -> None:
