@@ -37,11 +37,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def controller() -> None:
-    """Make typer treat `recover` as a subcommand although it is the only one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     """The cluster, and how to recover it."""

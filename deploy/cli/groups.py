@@ -7,6 +7,7 @@ import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_topics
 from penstock.deploy.cli.confirmation import confirm
+from penstock.deploy.cli.incomplete import exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
 from penstock.deploy.errors import UsageError, print_error
@@ -85,7 +86,6 @@ def list_(
     """
     from penstock.broker.groups.common.model import GroupState, GroupType
     from penstock.deploy.admin.groups.admin import listed_groups, with_lags
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
 
     wanted_states = _named("--state", states, [state.value for state in GroupState])
@@ -125,7 +125,6 @@ def describe(
     For example: penstock groups describe billing
     """
     from penstock.deploy.admin.groups.admin import described, found_groups
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
 
     with Brokers(bootstrap) as brokers:

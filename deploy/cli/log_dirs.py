@@ -7,18 +7,14 @@ from typing import Annotated
 import typer
 
 from penstock.deploy.cli.completing import complete_brokers, complete_topics
+from penstock.deploy.cli.incomplete import exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report_table
+from penstock.deploy.output import Format, report_table, size
 
 app = typer.Typer(
     help="Show the size of partitions in the object store, by broker.", no_args_is_help=True
 )
-
-
-@app.callback()
-def log_dirs() -> None:
-    """Make typer treat `describe` as a subcommand although it is the only one."""
 
 
 @app.command("describe")
@@ -47,9 +43,7 @@ def describe(
 
     For example: penstock log-dirs describe --topic orders --output csv
     """
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.log_dirs import describe_log_dirs
-    from penstock.deploy.output import size
 
     found, problems = describe_log_dirs(bootstrap, brokers or (), topics or ())
     responding = {*problems, *(item.broker for item in found)}

@@ -1,17 +1,15 @@
 """Run `penstock profile`: manage cluster profiles."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.deploy.cli.completing import complete_profiles
 from penstock.deploy.cli.options import Output
+from penstock.deploy.clients import profiles
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report, report_table
-
-if TYPE_CHECKING:
-    from penstock.deploy.clients.profiles import Profile
 
 app = typer.Typer(
     help="Manage cluster profiles, and select the one that commands use.", no_args_is_help=True
@@ -50,7 +48,6 @@ def add(
 
     For example: penstock profile add prod -b kafka1:9092 --command-config prod.properties
     """
-    from penstock.deploy.clients import profiles
     from penstock.deploy.clients.security import chosen_file, read_file
 
     profiles.check_name(name)
@@ -81,8 +78,6 @@ def list_(*, output: Output = Format.TABLE) -> None:
 
     For example: penstock profile list --output json
     """
-    from penstock.deploy.clients import profiles
-
     found = profiles.read(profiles.default_path(os.environ))
     views = [
         {"name": name, "active": name == found.active, **_shown(profile)}
@@ -111,8 +106,6 @@ def show(
 
     For example: penstock profile show prod
     """
-    from penstock.deploy.clients import profiles
-
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
     name = name or profiles.current_profile().name or found.active
@@ -129,8 +122,6 @@ def use(name: Name, *, output: Output = Format.TABLE) -> None:
 
     For example: penstock profile use prod
     """
-    from penstock.deploy.clients import profiles
-
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
     used = profiles.named(found, name, path)
@@ -145,8 +136,6 @@ def remove(name: Name, *, output: Output = Format.TABLE) -> None:
 
     For example: penstock profile remove staging
     """
-    from penstock.deploy.clients import profiles
-
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
     profiles.named(found, name, path)
@@ -156,7 +145,7 @@ def remove(name: Name, *, output: Output = Format.TABLE) -> None:
     report(output, {"name": name}, f"removed {name}")
 
 
-def _shown(profile: "Profile") -> dict[str, str]:
+def _shown(profile: profiles.Profile) -> dict[str, str]:
     """Return the fields without passwords in addresses."""
     from penstock.objectstore.url import redact_url
 

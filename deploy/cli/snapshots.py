@@ -18,6 +18,8 @@ from penstock.deploy.output import (
     print_table,
     report,
     report_table,
+    size,
+    waiting,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +66,6 @@ def create(
     For example: penstock snapshots create nightly --topics orders,customers
     """
     from penstock.deploy.admin.snapshots import create_snapshot, view_snapshots
-    from penstock.deploy.output import size, waiting
 
     began = monotonic()
     with waiting(f"creating snapshot {name}"):
@@ -88,7 +89,6 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.
     """
     from penstock.deploy.admin.snapshots import view_snapshots
     from penstock.deploy.clients.frozen_topics import frozen_topics
-    from penstock.deploy.output import size
 
     views = view_snapshots(frozen_topics(bootstrap))
     rows = [
@@ -120,7 +120,6 @@ def describe(
     For example: penstock snapshots describe nightly
     """
     from penstock.deploy.admin.snapshots import find_snapshot
-    from penstock.deploy.output import size
 
     found = find_snapshot(bootstrap, name, _split(topics))
     if output is not Format.TABLE:
@@ -177,7 +176,6 @@ def delete(
     For example: penstock snapshots delete nightly --dry-run
     """
     from penstock.deploy.admin.snapshots import delete_snapshot, find_snapshot, view_snapshots
-    from penstock.deploy.output import size, waiting
 
     found = find_snapshot(bootstrap, name)
     (view,) = view_snapshots(found)
@@ -225,7 +223,6 @@ def restore(
     """
     from penstock.deploy.admin.snapshots import find_snapshot, planned
     from penstock.deploy.admin.snapshots import restore as restore_topics
-    from penstock.deploy.output import waiting
 
     found = find_snapshot(bootstrap, name, _split(topics))
     if dry_run:

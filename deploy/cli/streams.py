@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
-from penstock.deploy.output import Format
+from penstock.deploy.output import Format, print_document, print_table, say, size
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.views import StreamView
@@ -15,11 +15,6 @@ app = typer.Typer(
     help="Show how topics are stored: streams, epochs, ranges, objects. Not for Kafka Streams.",
     no_args_is_help=True,
 )
-
-
-@app.callback()
-def streams() -> None:
-    """Make typer treat `describe` as a subcommand although it is the only one."""
 
 
 @app.command("describe")
@@ -38,7 +33,6 @@ def describe(
     from penstock.deploy.admin.views import view_streams
     from penstock.deploy.clients.brokers import no_topic
     from penstock.deploy.clients.metadata import find_controller, read_metadata
-    from penstock.deploy.output import print_document
 
     found, names = read_metadata(
         find_controller(controller, state_file, os.environ),
@@ -54,8 +48,6 @@ def describe(
 
 
 def _print_streams(topic: str, streams: "list[StreamView]") -> None:
-    from penstock.deploy.output import print_table, size
-
     columns = [
         "stream",
         "partition",
@@ -87,8 +79,6 @@ def _print_streams(topic: str, streams: "list[StreamView]") -> None:
 
 
 def _print_ranges(streams: "list[StreamView]") -> None:
-    from penstock.deploy.output import print_table, say, size
-
     rows = [
         (
             s.stream_id,

@@ -23,7 +23,7 @@ from penstock.deploy.cli.table_options import (
 from penstock.deploy.cli.table_run import run, status
 from penstock.deploy.errors import UsageError
 from penstock.deploy.interrupts import Interrupts
-from penstock.deploy.output import Format, counted, report, say
+from penstock.deploy.output import Format, Progress, counted, print_json_line, report, say, size
 
 if TYPE_CHECKING:
     from penstock.lake.table.masks import Masking
@@ -194,7 +194,6 @@ def sync(
     """
     with one_line_errors("table"):
         from penstock.deploy.clients.target import existing_store, find_wal_store
-        from penstock.deploy.output import Progress
         from penstock.lake.arrow.cluster import StoreCluster
         from penstock.lake.table.model import Layout
         from penstock.lake.table.source import TopicSource
@@ -262,8 +261,6 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> 
 
 
 def _print_report(report: "BatchReport", *, output: Format) -> None:
-    from penstock.deploy.output import print_json_line, size
-
     if output is not Format.TABLE:
         print_json_line(report)
         return
@@ -294,7 +291,6 @@ def compact(
     For example: penstock table compact flights --warehouse ./warehouse
     """
     with one_line_errors("table"):
-        from penstock.deploy.output import Progress
         from penstock.lake.table.compact import compact as join
 
         warehouse = place.open()
@@ -348,7 +344,6 @@ def maintain(
     from penstock.base.table_configs import ORPHAN_RETENTION_MS_MIN, SNAPSHOT_RETENTION_MS_MIN
 
     with one_line_errors("table"):
-        from penstock.deploy.output import size
         from penstock.lake.table.model import Retention
 
         retention = Retention(

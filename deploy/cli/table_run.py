@@ -25,7 +25,15 @@ from penstock.deploy.cli.table_options import (
     read_mask_key,
 )
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, remark, say
+from penstock.deploy.output import (
+    Format,
+    counted,
+    print_document,
+    print_json_line,
+    remark,
+    say,
+    with_iso_times,
+)
 
 if TYPE_CHECKING:
     from penstock.base.health import ServeHealth
@@ -170,8 +178,6 @@ async def _run(
 
 def _print_event(event: "RunnerEvent", output: Format) -> None:
     if output is not Format.TABLE:
-        from penstock.deploy.output import print_json_line
-
         print_json_line(event)
         return
     what = f"{event.topic} to {event.table}" if event.topic else "topics of the cluster"
@@ -212,7 +218,6 @@ def status(*, store: Store, cluster: ClusterId = "", output: Output = Format.TAB
     For example: penstock table status --store s3://bucket/cluster
     """
     from penstock.deploy.clients.target import existing_store
-    from penstock.deploy.output import print_document, with_iso_times
     from penstock.deploy.table_runner.statuses import print_statuses, statuses_of
 
     with one_line_errors("table"):

@@ -15,6 +15,7 @@ from penstock.deploy.cli.completing import (
 )
 from penstock.deploy.cli.config_values import parse_topic_config
 from penstock.deploy.cli.confirmation import confirm
+from penstock.deploy.cli.incomplete import exit_if_incomplete
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -39,6 +40,7 @@ from penstock.deploy.output import (
     report_table,
     say,
 )
+from penstock.deploy.output import size as size_text
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.topic_sizes import SizeView
@@ -191,7 +193,6 @@ def describe(
 
 def _describe_topic(topic: "TopicView", bootstrap: str, *, output: Format) -> None:
     from penstock.controller.metadata.configs import TOPIC_RESOURCE
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.clients.configs import describe as describe_configs
     from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -501,7 +502,6 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
     """Print the deleted topics, and the topics with deleted records, that can be restored."""
     from penstock.deploy.admin.cost import Prices, storage_usd_month
     from penstock.deploy.clients.frozen_topics import deleted_records, deleted_topics
-    from penstock.deploy.output import size as size_text
 
     rows = [
         (
@@ -565,7 +565,6 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: F
 
 
 def _cells(size: "SizeView") -> tuple[str, ...]:
-    from penstock.deploy.output import size as size_text
 
     return (
         "-" if size.stored_bytes is None else size_text(size.stored_bytes),

@@ -13,7 +13,7 @@ from penstock.deploy.cli.completing import (
 from penstock.deploy.cli.config_values import parse_topic_config
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, print_document, print_table, say
 
 Source = Annotated[
     str,
@@ -88,7 +88,6 @@ def fork(
 
         configs["penstock.fork.offsets"] = read_offsets(at_offsets, source)
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document, print_table
 
     kafka, began = Kafka(bootstrap), monotonic()
     kafka.create_topic(name, -1, -1, configs)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.incomplete import exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output, Partitions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report_table
@@ -59,7 +60,6 @@ def offsets(
     For example: penstock topics offsets orders --time 2026-01-31T12:00:00
     """
     timestamp = _timestamp(time)
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
 
     with Brokers(bootstrap) as brokers:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.incomplete import exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError, print_error
 from penstock.deploy.output import Format, report, report_table, with_iso_times
@@ -42,7 +43,6 @@ def list_transactions(
     For example: penstock transactions list --state Ongoing
     """
     from penstock.deploy.admin.transactions.admin import TransactionsClient
-    from penstock.deploy.cli.incomplete import exit_if_incomplete
 
     with TransactionsClient(bootstrap) as admin:
         found, problems = admin.listed_by_responding(state or (), pattern=pattern)

@@ -43,11 +43,6 @@ Wait = Annotated[
 ]
 
 
-@app.callback()
-def wal() -> None:
-    """Move, inspect and repair the WALs of brokers."""
-
-
 @app.command("repair")
 def repair(
     *,
