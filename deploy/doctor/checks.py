@@ -174,51 +174,38 @@ def controllers(facts: QuorumFacts) -> CheckResult:
 
 
 def _member_findings(member: QuorumMember, *, is_reached: bool) -> Iterator[Finding]:
+    node_id, caught_up_ms = member.node_id, member.last_caught_up_ms
     if not is_reached:
-        yield _unreachable(member)
-    elif member.last_caught_up_ms < 0 or member.last_caught_up_ms > CONTROLLER_LAG_MS:
-        yield _lagging(member)
+        ago = f"; it last fetched from the leader {member.last_fetch_ms / 1_000:,.0f} s ago"
+        yield f.CONTROLLER_AWAY.found(
+            node_id=node_id,
+            address=member.address or "an unknown address",
+            last_fetch=ago if member.last_fetch_ms >= 0 else "",
+        )
+    elif caught_up_ms < 0:
+        since = " and has never caught up with the leader"
+        yield f.CONTROLLER_LAGS.found(node_id=node_id, lag=member.lag, since=since)
+    elif caught_up_ms > CONTROLLER_LAG_MS:
+        since = f" and last caught up with the leader {caught_up_ms / 1_000:,.0f} s ago"
+        yield f.CONTROLLER_LAGS.found(node_id=node_id, lag=member.lag, since=since)
     if member.fsync_p99_us > FSYNC_MS * 1_000:
-        yield f.CONTROLLER_DISK.found(node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000)
-
-
-def _unreachable(member: QuorumMember) -> Finding:
-    last_fetch = (
-        f"; it last fetched from the leader {member.last_fetch_ms / 1_000:,.0f} s ago"
-        if member.last_fetch_ms >= 0
-        else ""
-    )
-    address = member.address or "an unknown address"
-    return f.CONTROLLER_AWAY.found(node_id=member.node_id, address=address, last_fetch=last_fetch)
-
-
-def _lagging(member: QuorumMember) -> Finding:
-    ago_ms = member.last_caught_up_ms
-    since = (
-        " and has never caught up with the leader"
-        if ago_ms < 0
-        else f" and last caught up with the leader {ago_ms / 1_000:,.0f} s ago"
-    )
-    return f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since)
+        yield f.CONTROLLER_DISK.found(node_id=node_id, fsync_ms=member.fsync_p99_us / 1_000)
 
 
 def versions(cluster: ClusterFacts, queried_controllers: Sequence[ControllerFacts]) -> CheckResult:
     """Compare the versions of all running nodes."""
+    nodes = [
+        (f"broker {each.node_id}", each.version) for each in cluster.brokers if not each.fenced
+    ]
+    statuses = [item.status for item in queried_controllers if item.status is not None]
+    nodes += [(f"controller {each.controller_id}", each.version) for each in statuses]
     by_version: dict[str, list[str]] = {}
-    for broker in cluster.brokers:
-        if not broker.fenced:
-            by_version.setdefault(broker.version or "unknown", []).append(
-                f"broker {broker.node_id}"
-            )
-    for item in queried_controllers:
-        if item.status is not None:
-            by_version.setdefault(item.status.version or "unknown", []).append(
-                f"controller {item.status.controller_id}"
-            )
+    for node, version in nodes:
+        by_version.setdefault(version or "unknown", []).append(node)
     if len(by_version) <= 1:
         return f.VERSIONS.result(f"{next(iter(by_version), 'none')} everywhere")
     described = "; ".join(
-        f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items())
+        f"{version} on {listed(names)}" for version, names in sorted(by_version.items())
     )
     return f.VERSIONS.result(
         f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=described)]
@@ -258,12 +245,9 @@ def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> Chec
             )
         elif item.responder is not None and item.responder != (item.node_id, cluster.cluster_id):
             other, cluster_id = item.responder
-            who = (
-                f"broker {other}"
-                if cluster_id == cluster.cluster_id and other >= 0
-                else "another broker"
-            )
-            who = who if cluster_id == cluster.cluster_id else f"a broker of cluster {cluster_id}"
+            who = f"broker {other}" if other >= 0 else "another broker"
+            if cluster_id != cluster.cluster_id:
+                who = f"a broker of cluster {cluster_id}"
             found.append(
                 f.BROKER_IS_ANOTHER.found(
                     node_id=item.node_id, listener=item.name, address=item.address, who=who
