@@ -74,13 +74,11 @@ class Sessions:
 
     def find(self, token: str) -> Session | None:
         """Return the session of a cookie unless it has expired, and count this as activity."""
-        session = self._sessions.get(token)
+        session = self.peek(token)
         if session is None:
-            return None
-        if not self.is_open(session):
-            self.close(session)
-            return None
-        session.used_at = self._now()
+            self._sessions.pop(token, None)
+        else:
+            session.used_at = self._now()
         return session
 
     def is_open(self, session: Session) -> bool:
@@ -124,8 +122,7 @@ class Sessions:
 
     def may_try(self, address: str) -> bool:
         """Return whether a client at this address may try to log in."""
-        recent = self._recent(address)
-        return len(recent) < FAILURES_MAX
+        return len(self._recent(address)) < FAILURES_MAX
 
     def failed(self, address: str) -> None:
         """Count a failed login."""
