@@ -1,13 +1,12 @@
 """Run `penstock balance`: balance the load of brokers by measured traffic."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
-from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.cli.options import Controllers, Output
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_table, report_with, say
 from penstock.protocol.client.errors import KafkaFailed
@@ -33,8 +32,7 @@ def balance(
             autocompletion=complete_topics,
         ),
     ] = "",
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Propose moves that balance the measured bytes and leaders of brokers, and show the loads
@@ -46,11 +44,10 @@ def balance(
     For example: penstock balance --execute
     """
     from penstock.deploy.admin.balance import begin_moves, propose_moves
-    from penstock.deploy.clients.metadata import find_controller
 
     if not 1 <= max_moves <= MOVES_MAX:
         raise UsageError(f"--max-moves {max_moves} is not allowed: 1 to {MOVES_MAX}")
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     names = [name.strip() for name in topics.split(",") if name.strip()]
     found = propose_moves(address, topics=names, moves_max=max_moves)
     problems = begin_moves(address, found.moves) if execute and found.moves else []

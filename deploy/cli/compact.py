@@ -2,7 +2,6 @@
 Spark, without load on brokers.
 """
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,9 @@ from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.options import (
     ClusterId,
-    Controller,
+    Controllers,
     DryRun,
     Output,
-    StateFile,
     Store,
     TopicName,
     WalStore,
@@ -98,8 +96,7 @@ def compact(
     store: Store = "",
     wal_store: WalStore = "",
     cluster: ClusterId = "",
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     engine: EngineOptions,
     what: _Options,
     output: Output = Format.TABLE,
@@ -114,7 +111,6 @@ def compact(
     For example: penstock compact orders --dry-run
     """
     from penstock.deploy.cli.compact_job import Target
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
     from penstock.lake.rewrite.plan import RewriteOptions
 
@@ -123,13 +119,13 @@ def compact(
         total_bytes_max=int(what.max_gib * (1 << 30)),
         ttl_ms=what.ttl_s * 1_000,
     )
-    url = existing_store(store or find_store(state_file))
-    target = Target(url, cluster, topic, wal_store or find_wal_store(url, state_file))
+    url = existing_store(store or find_store(controllers.state_file))
+    target = Target(url, cluster, topic, wal_store or find_wal_store(url, controllers.state_file))
     with one_line_errors("reader"):
         if what.dry_run and not what.by_key:
             _show_plan(target, options, output=output)
             return
-        address = find_controller(controller, state_file, os.environ)
+        address = controllers.find()
         with engine.start() as runner:
             if what.by_key:
                 from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key

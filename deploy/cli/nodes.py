@@ -1,13 +1,12 @@
 """Run `penstock nodes`: show brokers, their loads and open WALs; unregister a broker."""
 
-import os
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.deploy.cli.completing import complete_brokers
 from penstock.deploy.cli.confirmation import confirm
-from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
+from penstock.deploy.cli.options import Controllers, DryRun, Output, Yes
 from penstock.deploy.errors import NoController
 from penstock.deploy.output import Format, print_document, print_table, report
 
@@ -36,8 +35,7 @@ app = typer.Typer()
 def nodes(
     context: typer.Context,
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the brokers: epoch, last heartbeat, address, leaders, load, reason for exclusion by the
@@ -49,9 +47,9 @@ def nodes(
         return
     from penstock.deploy.admin.balance import propose_moves
     from penstock.deploy.admin.views import view_cluster
-    from penstock.deploy.clients.metadata import find_controller, read_metadata
+    from penstock.deploy.clients.metadata import read_metadata
 
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     # Any controller can return the metadata, but only the leader can return the loads.
     image = read_metadata(address, lambda image: image)
     try:
@@ -89,8 +87,7 @@ def unregister(
     *,
     dry_run: DryRun = False,
     yes: Yes = False,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Remove the registration of a dead broker that will not start again.
@@ -102,10 +99,9 @@ def unregister(
     """
     from penstock.base.ids import NodeId
     from penstock.controller.api.messages import RemoveBroker
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import change
 
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     view = {"node_id": node_id, "dry_run": dry_run}
     if dry_run:
         report(output, view, _to_unregister(address, node_id))

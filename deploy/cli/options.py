@@ -1,5 +1,7 @@
 """Define the options that several commands share."""
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,6 +39,22 @@ StateFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controllers:
+    """Options for the controllers of a cluster."""
+
+    controller: Controller = None
+    state_file: StateFile = None
+
+    def find(self) -> str:
+        """Return their addresses. Raises NoController."""
+        from penstock.deploy.clients.metadata import find_controller
+
+        return find_controller(self.controller, self.state_file, os.environ)
+
+
 Output = Annotated[
     Format,
     typer.Option(

@@ -2,12 +2,11 @@
 `kafka-metadata-quorum`.
 """
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile
+from penstock.deploy.cli.options import Controllers, DryRun, Output
 from penstock.deploy.output import Format, print_document, print_table, report, say
 
 if TYPE_CHECKING:
@@ -43,19 +42,17 @@ def describe(
     replication: Annotated[
         bool, typer.Option("--replication", help="Show only the lag of each member.")
     ] = False,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the leader, voters and observers, their lag, and the latency of their disks.
 
     For example: penstock quorum describe --replication
     """
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import describe as describe_quorum
     from penstock.deploy.clients.quorum import replication_rows, status_lines
 
-    quorum: QuorumStatus = describe_quorum(find_controller(controller, state_file, os.environ))
+    quorum: QuorumStatus = describe_quorum(controllers.find())
     if output is not Format.TABLE:
         print_document(output, quorum)
         return
@@ -79,8 +76,7 @@ def add(
         ),
     ],
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     timeout_s: Timeout = 60.0,
     output: Output = Format.TABLE,
 ) -> None:
@@ -89,12 +85,11 @@ def add(
     For example: penstock quorum add 4
     """
     from penstock.controller.api.messages import AddVoter
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import change
 
-    address = find_controller(controller, state_file, os.environ)
     change(
-        address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s)
+        controllers.find(),
+        lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s),
     )
     report(output, {"controller": which}, f"Added controller {which} to the quorum")
 
@@ -106,8 +101,7 @@ def remove(
         typer.Argument(metavar="ID", help="Id of a voter or observer.", min=0, max=_NODE_ID_MAX),
     ],
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     timeout_s: Timeout = 30.0,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -118,10 +112,9 @@ def remove(
     For example: penstock quorum remove 2 --dry-run
     """
     from penstock.controller.api.messages import RemoveController
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import change, describe, removal
 
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     view = {"node_id": node_id, "dry_run": dry_run}
     if dry_run:
         report(output, view, removal(describe(address), node_id))
@@ -148,8 +141,7 @@ def transfer(
         ),
     ] = -1,
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     timeout_s: Timeout = 30.0,
     output: Output = Format.TABLE,
 ) -> None:
@@ -158,12 +150,10 @@ def transfer(
     For example: penstock quorum transfer 1
     """
     from penstock.controller.api.messages import TransferLeadership
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import change
 
-    address = find_controller(controller, state_file, os.environ)
     change(
-        address,
+        controllers.find(),
         lambda client: client.transfer_leadership(
             TransferLeadership(node_id=node_id), timeout_s=timeout_s
         ),

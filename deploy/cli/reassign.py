@@ -2,7 +2,6 @@
 output of `kafka-reassign-partitions`.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +12,9 @@ from penstock.deploy.cli.completing import complete_partitions
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
-    Controller,
+    Controllers,
     DryRun,
     Output,
-    StateFile,
 )
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report, report_table, say
@@ -241,8 +239,7 @@ def trace(
         ),
     ],
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the steps of a partition's last planned move, and the milliseconds that each step
@@ -251,10 +248,9 @@ def trace(
     For example: penstock reassign trace orders-0
     """
     from penstock.deploy.admin.reassign.trace import parse_partition, request_move
-    from penstock.deploy.clients.metadata import find_controller
 
     key = parse_partition(partition)
-    move = request_move(find_controller(controller, state_file, os.environ), key)
+    move = request_move(controllers.find(), key)
     if move is None:
         raise ExpectedError(
             f"{key} has no planned move (reassignment, preferred election or draining)"

@@ -1,11 +1,10 @@
 """Run `penstock streams describe TOPIC`: show where the bytes of a topic are stored."""
 
-import os
 from typing import TYPE_CHECKING
 
 import typer
 
-from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
+from penstock.deploy.cli.options import Controllers, Output, TopicName
 from penstock.deploy.output import Format, print_document, print_table, say, size
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ app = typer.Typer(
 def describe(
     topic: TopicName,
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the streams of a topic: owner and epoch, committed offsets, and the objects that contain
@@ -32,10 +30,10 @@ def describe(
     """
     from penstock.deploy.admin.views import view_streams
     from penstock.deploy.clients.brokers import no_topic
-    from penstock.deploy.clients.metadata import find_controller, read_metadata
+    from penstock.deploy.clients.metadata import read_metadata
 
     found, names = read_metadata(
-        find_controller(controller, state_file, os.environ),
+        controllers.find(),
         lambda image: (view_streams(image, topic), [known.name for known in image.topics]),
     )
     if found is None:

@@ -1,6 +1,5 @@
 """Run `penstock top`: show live statistics of nodes and topics."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.cli.options import Controllers, Output
 from penstock.deploy.output import Format, report_with, rich_console
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def top(
             "--once", help="Print one measurement and exit; the default without a terminal."
         ),
     ] = False,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     put_price: Annotated[
         float | None, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)
     ] = None,
@@ -52,10 +50,9 @@ def top(
     For example: penstock top --once --output json
     """
     from penstock.deploy.admin.cost import Prices, prices_of
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.top.watch import Watch
 
-    prices = prices_of(_store(state_file))
+    prices = prices_of(_store(controllers.state_file))
     if any(price is not None for price in (put_price, get_price, storage_price)):
         prices = Prices(
             put_usd_per_1000=prices.put_usd_per_1000 if put_price is None else put_price,
@@ -66,7 +63,7 @@ def top(
             source=f"given with options, otherwise {prices.source}",
             price_list=prices.price_list if put_price is None or get_price is None else "",
         )
-    with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
+    with Watch(controllers.find(), prices) as watch:
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             watch.measure()
             watch.wait(interval)

@@ -3,7 +3,6 @@ with a WAL store, and accept such losses.
 """
 
 import asyncio
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 
 from penstock.base.errors import ExpectedError, StreamError
 from penstock.controller.api.errors import ControllerError
-from penstock.deploy.cli.options import Controller, Output, StateFile, Store, WalStore
+from penstock.deploy.cli.options import Controllers, Output, Store, WalStore
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.node.logs import to_stderr
 from penstock.deploy.output import Format, print_table, report_with, say
@@ -48,8 +47,7 @@ def repair(
     *,
     store: Store = "",
     wal_store: WalStore = "",
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     node: Annotated[
         int, typer.Option("--node", help="Only the WALs of this broker.", show_default=False)
     ] = -1,
@@ -66,12 +64,11 @@ def repair(
 
     For example: penstock wal repair
     """
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.target import existing_store, find_store, find_wal_store
 
-    address = find_controller(controller, state_file, os.environ)
-    url = existing_store(store or find_store(state_file))
-    wal_url = wal_store or find_wal_store(url, state_file)
+    address = controllers.find()
+    url = existing_store(store or find_store(controllers.state_file))
+    wal_url = wal_store or find_wal_store(url, controllers.state_file)
     with _one_line_errors():
         surveys, ended = asyncio.run(
             _repair(url, wal_url, address, node, accept=accept_loss, wait_s=wait)
@@ -193,8 +190,7 @@ def _up_to(end_offset: int | None) -> str:
 @app.command("abandon")
 def abandon(
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     store_id: Annotated[
         int | None,
         typer.Option(
@@ -214,10 +210,9 @@ def abandon(
 
     For example: penstock wal abandon
     """
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.doctor.lost_wal_store import abandon_wal_store
 
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     with _one_line_errors():
         found = asyncio.run(abandon_wal_store(address, store_id, accept=accept_loss, wait_s=wait))
     report_with(output, found, lambda: _print_abandonment(found, accepted=accept_loss))
@@ -265,8 +260,7 @@ def _print_abandonment(found: "Abandonment", *, accepted: bool) -> None:
 @app.command("move")
 def move(
     *,
-    controller: Controller = None,
-    state_file: StateFile = None,
+    controllers: Controllers,
     to: Annotated[
         str,
         typer.Option("--to", help="`store`, or the URL of the WAL store.", show_default=False),
@@ -292,13 +286,12 @@ def move(
 
     For example: penstock wal move --to store
     """
-    from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.doctor.wal_move import STORE, is_done, move_wals
     from penstock.objectstore.url import location
 
     if bool(to) == status:
         raise ExpectedError("specify either --to or --status")
-    address = find_controller(controller, state_file, os.environ)
+    address = controllers.find()
     with _one_line_errors():
         target = to if to in {"", STORE} else location(to)
         found = asyncio.run(move_wals(address, target, wait_s=wait))

@@ -26,7 +26,7 @@ from penstock.controller.managers.wal_stores import (
 )
 from penstock.controller.metadata.nodes import DrainState
 from penstock.controller.metadata.records import WalEnded, WalStoreDrain
-from penstock.deploy.cli.wal import app as wal_commands
+from penstock.deploy.cli.app import app
 from penstock.deploy.doctor.wal_move import STORE, TopicLeft, assess, is_done, is_undone
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
@@ -305,8 +305,8 @@ def commands(
     monkeypatch.setattr(wal_move, "connect", client)
 
     def move(*arguments: str) -> tuple[int, str]:
-        command = ["move", "--controller", "c:1", *arguments]
-        done = CliRunner().invoke(wal_commands, command)
+        command = ["wal", "move", "--controller", "c:1", *arguments]
+        done = CliRunner().invoke(app, command)
         assert done.exception is None or isinstance(done.exception, SystemExit)
         return done.exit_code, done.output
 
