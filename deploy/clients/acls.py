@@ -6,14 +6,14 @@ Source: KIP-140, KIP-290.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import Principal
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
-from penstock.protocol.client.errors import Refused
+from penstock.protocol.client.errors import check
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
@@ -34,6 +34,26 @@ PATTERNS: Final = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFI
 PERMISSIONS: Final = {"allow": Permission.ALLOW, "deny": Permission.DENY}
 _RESOURCE_WORDS: Final = {kind: word for word, kind in RESOURCES.items()}
 _T = TypeVar("_T")
+
+
+class Acl(NamedTuple):
+    """An ACL, with the codes of Kafka."""
+
+    resource: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    def __str__(self) -> str:
+        return (
+            f"{Permission(self.permission).name.lower()} {self.principal} from {self.host}:"
+            f" {Operation(self.operation).name.lower()} on"
+            f" {ResourceType(self.resource).name.lower()} {self.name}"
+            f" ({PatternType(self.pattern).name.lower()})"
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,18 +130,25 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
         describe_acls.DescribeAclsRequest(*wanted.codes()),
         describe_acls.DescribeAclsResponse,
     )
-    if response.error_code:
-        raise _refused("ACLs cannot be listed", response.error_code, response.error_message)
-    return sorted(
-        _view(
+    _check(response.error_code, response.error_message, "ACLs cannot be listed")
+    return sorted(map(_view, acls_in(response)))
+
+
+def acls_in(response: describe_acls.DescribeAclsResponse) -> list[Acl]:
+    """Return the ACLs in a response without an error."""
+    return [
+        Acl(
             resource.resource_type,
             resource.resource_name,
             resource.pattern_type,
-            (acl.principal, acl.host, acl.operation, acl.permission_type),
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
         )
         for resource in response.resources
         for acl in resource.acls
-    )
+    ]
 
 
 def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
@@ -142,8 +169,7 @@ def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
         apis.CREATE_ACLS, create_acls.CreateAclsRequest(creations), create_acls.CreateAclsResponse
     )
     for result in response.results:
-        if result.error_code:
-            raise _refused("the ACL was not added", result.error_code, result.error_message)
+        _check(result.error_code, result.error_message, "the ACL was not added")
 
 
 def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
@@ -154,39 +180,39 @@ def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
         delete_acls.DeleteAclsResponse,
     )
     (result,) = response.filter_results
-    if result.error_code:
-        raise _refused("ACLs were not removed", result.error_code, result.error_message)
-    return sorted(
-        _view(
+    _check(result.error_code, result.error_message, "ACLs were not removed")
+    found = [
+        Acl(
             acl.resource_type,
             acl.resource_name,
             acl.pattern_type,
-            (acl.principal, acl.host, acl.operation, acl.permission_type),
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
         )
         for acl in result.matching_acls
-    )
+    ]
+    return sorted(map(_view, found))
 
 
-def _view(
-    resource_type: int, name: str, pattern_type: int, entry: tuple[str, str, int, int]
-) -> AclView:
-    principal, host, operation, permission = entry
-    kind = ResourceType(resource_type)
+def _view(acl: Acl) -> AclView:
+    kind = ResourceType(acl.resource)
     return AclView(
         _RESOURCE_WORDS.get(kind, kind.name.lower()),
-        name,
-        PatternType(pattern_type).name.lower(),
-        principal,
-        host,
-        Operation(operation).name.lower().replace("_", "-"),
-        Permission(permission).name.lower(),
+        acl.name,
+        PatternType(acl.pattern).name.lower(),
+        acl.principal,
+        acl.host,
+        Operation(acl.operation).name.lower().replace("_", "-"),
+        Permission(acl.permission).name.lower(),
     )
 
 
-def _refused(failed: str, code: int, message: str | None) -> Refused:
+def _check(code: int, message: str | None, failed: str) -> None:
     if known_code(code) is ErrorCode.SECURITY_DISABLED:
         message = (
             "no authorizer is configured: set authorizer.class.name on all brokers, or try"
             " `penstock dev --secure`"
         )
-    return Refused(failed, code, message)
+    check(code, message, failed)

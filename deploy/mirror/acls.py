@@ -1,59 +1,23 @@
 """Copy ACLs."""
 
-from typing import NamedTuple
-
-from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.deploy.clients.acls import Acl, AclSelection, acls_in
 from penstock.deploy.mirror.cluster import Cluster
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode, explain, known_code
 from penstock.protocol.gen import create_acls, describe_acls
 
 
-class Acl(NamedTuple):
-    """An ACL, with the codes of Kafka."""
-
-    resource: int
-    name: str
-    pattern: int
-    principal: str
-    host: str
-    operation: int
-    permission: int
-
-    def __str__(self) -> str:
-        return (
-            f"{Permission(self.permission).name.lower()} {self.principal} from {self.host}:"
-            f" {Operation(self.operation).name.lower()} on"
-            f" {ResourceType(self.resource).name.lower()} {self.name}"
-            f" ({PatternType(self.pattern).name.lower()})"
-        )
-
-
 def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
     """Return all ACLs, or None if the cluster has no authorizer."""
     response = cluster.send_request(
         apis.DESCRIBE_ACLS,
-        describe_acls.DescribeAclsRequest(
-            ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
-        ),
+        describe_acls.DescribeAclsRequest(*AclSelection().codes()),
         describe_acls.DescribeAclsResponse,
     )
     if known_code(response.error_code) is ErrorCode.SECURITY_DISABLED:
         return None
     cluster.check(response.error_code, response.error_message, "the ACLs cannot be read")
-    return frozenset(
-        Acl(
-            item.resource_type,
-            item.resource_name,
-            item.pattern_type,
-            acl.principal,
-            acl.host,
-            acl.operation,
-            acl.permission_type,
-        )
-        for item in response.resources
-        for acl in item.acls
-    )
+    return frozenset(acls_in(response))
 
 
 def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
