@@ -20,10 +20,12 @@ from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.errors import KafkaFailed, check
 from penstock.protocol.error_codes import ErrorCode, known_code
-from penstock.protocol.gen import (
-    describe_configs,
-    incremental_alter_configs,
-    list_config_resources,
+from penstock.protocol.gen import describe_configs, list_config_resources
+from penstock.protocol.gen.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 
 _SET: Final = 0
@@ -132,11 +134,8 @@ def describe(
 
 def set_names(views: Iterable[ConfigView], resource: tuple[int, str]) -> set[str]:
     """Return the names of the configs that were set for this resource itself."""
-    return {view.name for view in views if view.source == _own_source(*resource)}
-
-
-def _own_source(kind: int, name: str) -> str:
-    return "all brokers" if kind == BROKER_RESOURCE and not name else _OWN_SOURCES[kind]
+    own = "all brokers" if resource == (BROKER_RESOURCE, "") else _OWN_SOURCES[resource[0]]
+    return {view.name for view in views if view.source == own}
 
 
 def _view(config: describe_configs.DescribeConfigsResourceResult) -> ConfigView:
@@ -164,26 +163,26 @@ def alter(
     """Set configs of one resource, or delete those with None, either all of them or none.
     validate_only: whether to only validate the changes.
     """
-    wanted = incremental_alter_configs.AlterConfigsResource(
-        *resource,
-        [
-            incremental_alter_configs.AlterableConfig(
-                name, _DELETE if value is None else _SET, value
-            )
-            for name, value in changes.items()
-        ],
-    )
-    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], validate_only)
+    request = alter_request(resource, changes, validate_only=validate_only)
     with Brokers(bootstrap) as brokers:
+        node = _node_of(brokers, resource)
         response = brokers.send_request(
-            apis.INCREMENTAL_ALTER_CONFIGS,
-            request,
-            incremental_alter_configs.IncrementalAlterConfigsResponse,
-            node=_node_of(brokers, resource),
+            apis.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse, node=node
         )
         (result,) = response.responses
         _check_exists(brokers, resource, result.error_code)
     check(result.error_code, result.error_message, "configs were not changed")
+
+
+def alter_request(
+    resource: tuple[int, str], changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> IncrementalAlterConfigsRequest:
+    """Return the request of `alter`."""
+    configs = [
+        AlterableConfig(name, _DELETE if value is None else _SET, value)
+        for name, value in changes.items()
+    ]
+    return IncrementalAlterConfigsRequest([AlterConfigsResource(*resource, configs)], validate_only)
 
 
 def _check_exists(brokers: Brokers, resource: tuple[int, str], error_code: int) -> None:

@@ -5,7 +5,7 @@ log lines are not printed to the terminal. Import this module only when it is ne
 loads librdkafka.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.deploy.clients.brokers import Brokers, no_topic
+from penstock.deploy.clients.configs import describe
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
@@ -51,7 +53,6 @@ _HUNG: Final[dict[str, str | float | bool]] = {
 """Properties that make producers and consumers abandon a hung leader early. With the defaults, this
 takes a minute.
 """
-_TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -169,14 +170,11 @@ class Kafka:
 
     def brokers(self) -> dict[int, str]:
         """Return host:port of the brokers by id."""
-        metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
-        return {
-            node_id: f"{broker.host}:{broker.port}" for node_id, broker in metadata.brokers.items()
-        }
+        brokers = self._metadata().brokers
+        return {node_id: f"{broker.host}:{broker.port}" for node_id, broker in brokers.items()}
 
     def topics(self) -> list[TopicView]:
         """Return all topics, sorted by name."""
-        metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         views = [
             TopicView(
                 name,
@@ -185,7 +183,7 @@ class Kafka:
                     for index, part in sorted(topic.partitions.items())
                 ],
             )
-            for name, topic in metadata.topics.items()
+            for name, topic in self._metadata().topics.items()
         ]
         return sorted(views, key=lambda view: view.name)
 
@@ -216,14 +214,8 @@ class Kafka:
 
     def topic_config(self, name: str) -> dict[str, str]:
         """Return every config of a topic, including defaults."""
-        from confluent_kafka.admin._config import ConfigResource
-
-        resource = ConfigResource(_TOPIC_RESOURCE, name)
-        response: Future[dict[str, Any]] = self._admin.describe_configs(
-            [resource], request_timeout=TIMEOUT_S
-        )[resource]
-        entries = self._result(response, f"configs of {name!r} cannot be read")
-        return {key: str(entry.value) for key, entry in sorted(entries.items())}
+        views = describe(self._target.bootstrap, (TOPIC_RESOURCE, name))
+        return {view.name: view.value for view in views}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return the earliest and latest offset of each partition."""
@@ -287,13 +279,13 @@ class Kafka:
         except TimeoutError:
             raise KafkaFailed(f"{failed}: no response within {TIMEOUT_S:.0f} s") from None
 
-    def _call(self, send_request: Callable[[], _T]) -> _T:
+    def _metadata(self) -> "ClusterMetadata":
         try:
-            return send_request()
+            found: ClusterMetadata = self._admin.list_topics(timeout=TIMEOUT_S)
+            return found
         except KafkaException as error:
-            raise self.failure(
-                cast("KafkaError", error.args[0]), "the brokers did not respond"
-            ) from None
+            failed = "the brokers did not respond"
+            raise self.failure(cast("KafkaError", error.args[0]), failed) from None
 
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
         """Describe a client error."""

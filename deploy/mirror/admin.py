@@ -6,21 +6,16 @@ from uuid import uuid4
 
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
+from penstock.deploy.clients.configs import alter_request
 from penstock.deploy.mirror.cluster import Cluster
 from penstock.protocol import apis
 from penstock.protocol.client.errors import Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
-from penstock.protocol.gen import (
-    create_partitions,
-    create_topics,
-    describe_configs,
-    incremental_alter_configs,
-)
+from penstock.protocol.gen import create_partitions, create_topics, describe_configs
+from penstock.protocol.gen.incremental_alter_configs import IncrementalAlterConfigsResponse
 
 _TOPIC_CONFIG: Final = 1
 """Kafka's config source for values that were set on the topic itself."""
-_SET: Final = 0
-_DELETE: Final = 1
 _TIMEOUT_MS: Final = 30_000
 _AT_ONCE: Final = 500
 """Maximum number of topics in one request."""
@@ -85,14 +80,7 @@ def create_topic(
 
 def has_mirror_topics(cluster: Cluster) -> bool:
     """Return whether the brokers can append at specified offsets, as Penstock brokers can."""
-    probe = f"penstock-mirror-probe-{uuid4()}"
-    try:
-        create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
-    except Refused as refused:
-        if known_code(refused.code) is ErrorCode.INVALID_CONFIG:
-            return False
-        raise
-    return True
+    return not unknown_configs(cluster, {MIRROR_SOURCE: "probe"})
 
 
 def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
@@ -123,20 +111,10 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
 
 def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) -> None:
     """Set configs of a topic; None deletes a config. Either all changes are made or none."""
-    resource = incremental_alter_configs.AlterConfigsResource(
-        TOPIC_RESOURCE,
-        name,
-        [
-            incremental_alter_configs.AlterableConfig(
-                config, _DELETE if value is None else _SET, value
-            )
-            for config, value in changes.items()
-        ],
-    )
     response = cluster.send_request(
         apis.INCREMENTAL_ALTER_CONFIGS,
-        incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False),
-        incremental_alter_configs.IncrementalAlterConfigsResponse,
+        alter_request((TOPIC_RESOURCE, name), changes),
+        IncrementalAlterConfigsResponse,
     )
     for result in response.responses:
         what = f"the configs of topic {name!r} were not changed"
