@@ -14,24 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode, urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 from uuid import uuid4
 
 from penstock.base.client_tls import client_tls
 from penstock.base.tls_faults import reason_of
 from penstock.deploy.clients.assertions import GRANT, Assertion
 from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.registry.http import RESPONSE_BYTES_MAX, opener
 
 TIMEOUT_S: Final = 10.0
-RESPONSE_BYTES_MAX: Final = 1 << 20
 _SCHEMES: Final = ("https", "http", "file")
 _JWT_PARTS: Final = 3
 
@@ -114,27 +106,13 @@ class TokenSource:
         request = Request(  # noqa: S310 - `check` limits the schemes
             self.url, urlencode(form).encode(), headers
         )
-        with _opener(self.ca).open(request, timeout=TIMEOUT_S) as response:
+        with opener(client_tls(self.ca)).open(request, timeout=TIMEOUT_S) as response:
             document = response.read(RESPONSE_BYTES_MAX)
         try:
             found: Any = json.loads(document)
             return _checked(str(found["access_token"]))
         except (KeyError, TypeError, RecursionError):
             raise ValueError("the response has no access_token") from None
-
-
-def _opener(ca: str) -> OpenerDirector:
-    """Return an opener that does not follow redirects."""
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(context=client_tls(ca)),
-        HTTPDefaultErrorHandler(),
-        HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _checked(token: str) -> str:
