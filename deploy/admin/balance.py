@@ -54,16 +54,15 @@ def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
 
 
 def _send_request(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
-    return asyncio.run(_call(controller, call))
-
-
-async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
     from penstock.controller.api.errors import RequestRefused
 
-    client = connect(controller)
-    try:
-        return await response_of(client, controller, _TIMEOUT_S, call(client))
-    except RequestRefused as error:
-        raise ExpectedError(str(error)) from None
-    finally:
-        await client.close()
+    async def send() -> _T:
+        client = connect(controller)
+        try:
+            return await response_of(client, controller, _TIMEOUT_S, call(client))
+        except RequestRefused as error:
+            raise ExpectedError(str(error)) from None
+        finally:
+            await client.close()
+
+    return asyncio.run(send())

@@ -4,7 +4,6 @@ Limit: PROBE_S for each step.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -71,7 +70,7 @@ async def _fault_of_port(host: str, port: int) -> str:
 
 def advice(controller: str) -> str:
     """Return a sentence with the address to use if no controller responds at the given one."""
-    state = state_file.known(state_file.default_path(os.environ))
+    state = state_file.of_user()
     if state is None:
         return "use --controller HOST:PORT with the address of a controller"
     if state.controller != controller:

@@ -6,9 +6,10 @@ needed.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients import state_file
@@ -16,6 +17,10 @@ from penstock.deploy.clients.controllers import connect, response_of, use_tls
 from penstock.deploy.clients.profiles import current_profile
 from penstock.deploy.clients.target import dev_cluster, dev_cluster_at
 from penstock.deploy.errors import NoController
+
+if TYPE_CHECKING:
+    from penstock.controller.api.client import ControllerClient
+    from penstock.controller.api.follower import MetadataFollower
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
 _TIMEOUT_S: Final = 10.0
@@ -53,17 +58,26 @@ def find_controller(
 
 def read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
     """Return the result of `view` on the current metadata. Raises NoController."""
-    return asyncio.run(_read_metadata(controller, view))
+
+    async def read() -> _T:
+        async with following(controller) as (_, follower):
+            return view(follower.image)
+
+    return asyncio.run(read())
 
 
-async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
+@asynccontextmanager
+async def following(
+    controller: str,
+) -> "AsyncGenerator[tuple[ControllerClient, MetadataFollower]]":
+    """Connect to the controllers, and follow them. Raises NoController."""
     from penstock.controller.api.follower import MetadataFollower
 
     client = connect(controller)
     follower = MetadataFollower(client)
     try:
         await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
-        return view(follower.image)
+        yield client, follower
     finally:
         await follower.stop()
         await client.close()

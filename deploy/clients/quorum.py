@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import ExpectedError
 from penstock.controller.api.errors import RequestRefused
-from penstock.controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
+from penstock.controller.api.messages import QuorumMember, QuorumStatus
 from penstock.deploy.clients.controller_faults import advice, fault_of
 from penstock.deploy.clients.controllers import NoAddress, connect, unless_locked_out
 from penstock.deploy.errors import NoController
@@ -26,11 +26,9 @@ def describe(controller: str) -> QuorumStatus:
     """Return the quorum as described by the leader. Raises NoController with the responses of all
     controllers if there is no leader.
     """
-
-    async def send_request(client: "ControllerClient") -> QuorumStatus:
-        return await client.describe_quorum(timeout_s=_TIMEOUT_S)
-
-    return asyncio.run(_with_client(controller, send_request))
+    return asyncio.run(
+        _with_client(controller, lambda client: client.describe_quorum(timeout_s=_TIMEOUT_S))
+    )
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
@@ -61,20 +59,16 @@ async def _with_client(
 async def _describe_one(address: str) -> str:
     client = connect([address])
     try:
-        return _status_line(address, await client.describe(timeout_s=_EACH_S))
+        status = await client.describe(timeout_s=_EACH_S)
+        return (
+            f"  {address}: controller {status.controller_id}, {status.role}, epoch"
+            f" {status.controller_epoch}, follows {status.leader or 'no leader'}"
+        )
     except TimeoutError:
         fault = await fault_of(address)
         return f"  {address}: {fault or client.problem or 'no response'}"
     finally:
         await client.close()
-
-
-def _status_line(address: str, status: ControllerStatus) -> str:
-    leader = status.leader or "no leader"
-    return (
-        f"  {address}: controller {status.controller_id}, {status.role}, epoch"
-        f" {status.controller_epoch}, follows {leader}"
-    )
 
 
 def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:

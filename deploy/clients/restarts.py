@@ -4,7 +4,6 @@ Commands opt in to this; the console, `penstock top` and the doctor report that 
 instead. Limit: RESTART_S.
 """
 
-import os
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -38,7 +37,7 @@ def is_restarting(
 
 def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -> bool:
     """Wait while the brokers at these addresses restart; return whether one is ready again."""
-    state = _read() if _waits.get() else None
+    state = state_file.of_user() if _waits.get() else None
     if state is None or state.bootstrap != bootstrap or not is_restarting(state):
         return False
     remark(
@@ -49,9 +48,5 @@ def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -
         if time.monotonic() > ends_at:
             return False
         pause(PAUSE_S)
-        state = _read()
+        state = state_file.of_user()
     return state is not None
-
-
-def _read() -> ClusterState | None:
-    return state_file.known(state_file.default_path(os.environ))

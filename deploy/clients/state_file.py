@@ -185,6 +185,11 @@ def known(path: Path) -> ClusterState | None:
         return None
 
 
+def of_user() -> ClusterState | None:
+    """Return the state of this user's local cluster, like `known`."""
+    return known(default_path(os.environ))
+
+
 def remove(path: Path) -> None:
     """Remove the file if this process wrote it, because a cluster that was started later may have
     replaced it.

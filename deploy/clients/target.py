@@ -131,7 +131,7 @@ def dev_cluster_at(
     """Return the running `penstock dev` if all these addresses belong to its brokers or
     controllers.
     """
-    state = _known_dev_cluster()
+    state = state_file.of_user()
     if state is None:
         return None
     known = state.bootstrap if role == "bootstrap" else state.controller
@@ -157,7 +157,7 @@ def no_broker(target: Target, reason: str = "") -> NoResponse:
     known.
     """
     origin = f" ({target.origin})" if target.origin else ""
-    state = _known_dev_cluster()
+    state = state_file.of_user()
     if state is None:
         advice = "start one with `penstock dev`, or name another with --bootstrap or --profile"
     elif state.bootstrap != target.bootstrap:
@@ -190,10 +190,6 @@ def _malformed(bootstrap: str) -> str:
         if not (host and port.isdecimal()):
             return f"{address!r} is not HOST:PORT, as in {host or address}:9092"
     return ""
-
-
-def _known_dev_cluster() -> state_file.ClusterState | None:
-    return state_file.known(_default_path())
 
 
 def _default_path() -> Path:

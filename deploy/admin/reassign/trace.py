@@ -10,7 +10,8 @@ from penstock.controller.api.messages import MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.brokers import no_topic
-from penstock.deploy.clients.controllers import connect, response_of
+from penstock.deploy.clients.controllers import response_of
+from penstock.deploy.clients.metadata import following
 
 _TIMEOUT_S: Final = 10.0
 
@@ -110,12 +111,7 @@ def request_move(controller: str, key: Key) -> MoveView | None:
 
 
 async def _send_request(controller: str, key: Key) -> MoveView | None:
-    from penstock.controller.api.follower import MetadataFollower
-
-    client = connect(controller)
-    follower = MetadataFollower(client)
-    try:
-        await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
+    async with following(controller) as (client, follower):
         topic = follower.image.topics.by_name(key.topic)
         if topic is None:
             raise no_topic(key.topic, [known.name for known in follower.image.topics])
@@ -128,6 +124,3 @@ async def _send_request(controller: str, key: Key) -> MoveView | None:
             client, controller, _TIMEOUT_S, client.trace_move(wanted, timeout_s=_TIMEOUT_S)
         )
         return view_move(key, record, traces.items)
-    finally:
-        await follower.stop()
-        await client.close()
