@@ -30,6 +30,7 @@ from penstock.protocol.batch.header import (
 )
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.batch.sound_records import decode_sound
+from penstock.protocol.gen.fetch import AbortedTransaction
 from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")
@@ -49,33 +50,21 @@ class SourceBatch(NamedTuple):
     data: memoryview
 
 
-class Aborted(NamedTuple):
-    """An aborted transaction, as listed by Fetch."""
-
-    producer_id: int
-    first_offset: int
-
-
-class Fetched(NamedTuple):
-    """The batches to copy from an offset onwards, and the next fetch offset."""
-
-    batches: list[SourceBatch]
-    next_offset: int
-
-
 class OldFormat(Exception):
     """Raised for batches in message formats 0 and 1, which Kafka 4 does not support either."""
 
 
-def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
-    """Return the batches with records at `offset` or later. A partial batch at the end is ignored,
-    because the next fetch returns it. A batch that begins below `offset` is decoded and trimmed;
-    its unreadable records are omitted.
+def committed_batches(
+    records: Buffer | None, offset: int, aborted: Iterable[AbortedTransaction] | None
+) -> tuple[list[SourceBatch], int]:
+    """Return the batches with records at `offset` or later, and the next fetch offset. A partial
+    batch at the end is ignored, because the next fetch returns it. A batch that begins below
+    `offset` is decoded and trimmed; its unreadable records are omitted.
 
     aborted: the aborted transactions in the response. Raises OldFormat and BatchCorrupt.
     """
     found: list[SourceBatch] = []
-    waiting = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
+    waiting = sorted(aborted or (), key=lambda item: item.first_offset, reverse=True)
     open_aborted: set[int] = set()
     for header, data in _whole_batches(records):
         while waiting and waiting[-1].first_offset <= header.last_offset:
@@ -91,7 +80,7 @@ def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Abo
             batch = SourceBatch(header, data)
             found += [batch] if header.base_offset >= offset else _cut(batch, offset)
         offset = header.next_offset
-    return Fetched(found, offset)
+    return found, offset
 
 
 def _whole_batches(records: Buffer | None) -> Iterator[tuple[BatchHeader, memoryview]]:

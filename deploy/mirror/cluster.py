@@ -2,15 +2,16 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from penstock.base.buffers import Buffer
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.target import find_brokers, no_broker
 from penstock.protocol.client.brokers import MOVED, Brokers, Partition
 from penstock.protocol.client.connection import Connection
 from penstock.protocol.client.errors import KafkaFailed, NoBroker
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import metadata
+from penstock.protocol.gen import metadata, produce
 
 _OUTDATED = MOVED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -18,6 +19,7 @@ _OUTDATED = MOVED | {
     ErrorCode.INCONSISTENT_TOPIC_ID,
     ErrorCode.FENCED_LEADER_EPOCH,
 }
+_ACKS_ALL: Final = -1
 _T = TypeVar("_T")
 
 
@@ -86,6 +88,27 @@ def _by_name(response: metadata.MetadataResponse) -> dict[str, TopicInfo]:
         for topic in response.topics
         if not topic.error_code
     }
+
+
+def produce_request(
+    data: Mapping[Partition, Buffer],
+    timeout_ms: int,
+    *,
+    transactional_id: str | None = None,
+    mirror_source: str = "",
+) -> produce.ProduceRequest:
+    """Return the request to append a batch, or several with the offsets of the source, to each
+    partition, acknowledged once they are durable.
+    """
+    topics = [
+        produce.TopicProduceData(
+            name=topic, partition_data=[produce.PartitionProduceData(*item) for item in items]
+        )
+        for topic, items in grouped(data).items()
+    ]
+    return produce.ProduceRequest(
+        transactional_id, _ACKS_ALL, timeout_ms, topics, mirror_source=mirror_source
+    )
 
 
 def grouped(values: Mapping[Partition, _T]) -> dict[str, list[tuple[int, _T]]]:

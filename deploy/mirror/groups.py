@@ -6,7 +6,6 @@ Source: KIP-545 (MirrorMaker's offset sync), whose translation is less exact.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -27,20 +26,6 @@ _COMMIT_BY_ID: Final = 10
 _ACTIVE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 )
-
-
-@dataclass(slots=True)
-class GroupSync:
-    """The offsets set by this process, by group."""
-
-    set_offsets: dict[str, dict[Partition, int]] = field(
-        default_factory=dict[str, dict[Partition, int]]
-    )
-
-    def forget(self, key: Partition) -> None:
-        """Discard the offsets of a partition whose topic was recreated."""
-        for offsets in self.set_offsets.values():
-            offsets.pop(key, None)
 
 
 def to_commit(
@@ -100,20 +85,11 @@ def commit(
     ids: Mapping[str, str],
 ) -> bool:
     """Set the offsets of a group without members. Return False if the group has members. Raises
-    KafkaFailed.
+    KafkaFailed, and Moved to be called again.
 
     ids: the ids of the topics. Offsets of recreated topics are omitted, unless the cluster accepts
     only names, as Kafka before 4.1 does.
     """
-    return cluster.retried(lambda: _commit(cluster, group, offsets, ids))
-
-
-def _commit(
-    cluster: Cluster,
-    group: str,
-    offsets: Mapping[Partition, CommittedOffset],
-    ids: Mapping[str, str],
-) -> bool:
     topics = [
         offset_commit.OffsetCommitRequestTopic(
             UUID(ids[topic]) if ids[topic] else None,

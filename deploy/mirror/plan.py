@@ -171,10 +171,11 @@ def _plan_topic(
             f" {topic.partition_count}: delete or rename the topic at the target"
         )
         return
-    action, mode, reason = _relation(known, mirrored, wanted, topic, context)
-    if reason:
-        plan.refused[topic.name] = reason
+    relation = _relation(known, mirrored, wanted, topic, context)
+    if isinstance(relation, str):
+        plan.refused[topic.name] = relation
         return
+    action, mode = relation
     changes = config_changes(configs, known.configs, resets=mode is OffsetKind.SAME)
     if action == "adopt":
         changes[MIRROR_SOURCE] = wanted
@@ -186,34 +187,31 @@ def _plan_topic(
 
 def _relation(
     known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, context: MirrorContext
-) -> tuple[str, OffsetKind, str]:
+) -> tuple[str, OffsetKind] | str:
     """Return the action and the kind of offsets for an existing topic, or the reason why it is not
     copied.
     """
     if mirrored == wanted:
-        return "continue", OffsetKind.SAME, ""
+        return "continue", OffsetKind.SAME
     if mirrored and known.configs.get(MIRROR_FINISHED) != "true":
-        reason = (
+        return (
             f"it is a mirror of {mirrored}, and the source is {wanted} now (another cluster, or the"
             " topic was created again): finish or delete the topic at the target"
         )
-        return "", OffsetKind.SAME, reason
     if known.mirrored_id:
         if known.mirrored_id == topic.topic_id:
-            return "continue", OffsetKind.TRANSLATED, ""
-        reason = "the topic was created again at the source: delete the topic at the target"
-        return "", OffsetKind.TRANSLATED, reason
+            return "continue", OffsetKind.TRANSLATED
+        return "the topic was created again at the source: delete the topic at the target"
     if known.is_empty:
         if context.has_same_offsets:
-            return "adopt", OffsetKind.SAME, ""
-        return "begin", OffsetKind.TRANSLATED, ""
+            return "adopt", OffsetKind.SAME
+        return "begin", OffsetKind.TRANSLATED
     if context.append:
-        return "append", OffsetKind.TRANSLATED, ""
-    reason = (
+        return "append", OffsetKind.TRANSLATED
+    return (
         "the topic has records at the target: delete or rename it there, or use --append to add"
         " the records after them, with translated offsets"
     )
-    return "", OffsetKind.TRANSLATED, reason
 
 
 def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[str, str]:

@@ -29,7 +29,8 @@ def run(session: MirrorSession, interval_s: float, show: Show, *, once: bool) ->
     session.refresh()
     goal = session.source_ends(committed=True) if once else None
     clock = _Clock(session)
-    clock.sync()
+    session.sync_acls()
+    session.sync_groups()
     shown_at = time.monotonic()
     with Interrupts() as interrupts:
         while True:
@@ -66,7 +67,7 @@ def finish(
             if done
             else "no topic at the target is a mirror of this source: `penstock mirror` starts one"
         )
-    session.finish_only()
+    session.only_continues = True
     session.refresh()
     _wait_until_copied(session, interval_s, show, timeout_s, force=force)
     session.stop()
@@ -146,10 +147,6 @@ class _Clock:
         self._session = session
         self._refreshed_at = self._acls_at = time.monotonic()
 
-    def sync(self) -> None:
-        self._session.sync_acls()
-        self._session.sync_groups()
-
     def tick(self) -> None:
         session, now = self._session, time.monotonic()
         if now - self._refreshed_at < REFRESH_S:
@@ -162,8 +159,8 @@ class _Clock:
                 self._acls_at = now
                 session.sync_acls()
         except KafkaFailed as error:
-            session.record_problem(str(error))
+            session.problem = str(error)
             session.source.reset()
             session.target.reset()
         else:
-            session.record_problem("")
+            session.problem = ""

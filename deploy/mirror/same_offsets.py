@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from penstock.deploy.mirror.batches import at_source_offsets
-from penstock.deploy.mirror.cluster import Cluster
+from penstock.deploy.mirror.cluster import Cluster, grouped, produce_request
 from penstock.deploy.mirror.source import Copy
 from penstock.deploy.mirror.state import UNKNOWN, PartitionState
 from penstock.protocol import apis
@@ -18,7 +18,6 @@ from penstock.protocol.gen import delete_records, produce
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _TIMEOUT_MS: Final = 30_000
-_ACKS_ALL: Final = -1
 
 
 class SameOffsets:
@@ -49,23 +48,15 @@ class SameOffsets:
                 self._append(mirror_source, leader, [by_key[key] for key in led])
 
     def _append(self, mirror_source: str, leader: int, copies: Sequence[Copy]) -> None:
-        data: dict[str, list[produce.PartitionProduceData]] = {}
-        for copy in copies:
-            state = copy.state
-            parts = at_source_offsets(copy.batches, state.position, copy.next_offset)
-            topic, index = state.key
-            data.setdefault(topic, []).append(produce.PartitionProduceData(index, b"".join(parts)))
+        data = {
+            copy.state.key: b"".join(
+                at_source_offsets(copy.batches, copy.state.position, copy.next_offset)
+            )
+            for copy in copies
+        }
         response = self._target.send_request(
             apis.PRODUCE,
-            produce.ProduceRequest(
-                acks=_ACKS_ALL,
-                timeout_ms=_TIMEOUT_MS,
-                topic_data=[
-                    produce.TopicProduceData(name=topic, partition_data=items)
-                    for topic, items in data.items()
-                ],
-                mirror_source=mirror_source,
-            ),
+            produce_request(data, _TIMEOUT_MS, mirror_source=mirror_source),
             produce.ProduceResponse,
             node=leader,
         )
@@ -90,18 +81,15 @@ class SameOffsets:
             if state.target_start < state.source_start <= state.position
         }
         for leader, led in self._target.by_leader(behind).items():
-            topics: dict[str, list[delete_records.DeleteRecordsPartition]] = {}
-            for topic, index in led:
-                offset = behind[topic, index].source_start
-                topics.setdefault(topic, []).append(
-                    delete_records.DeleteRecordsPartition(index, offset)
+            topics = [
+                delete_records.DeleteRecordsTopic(
+                    topic, [delete_records.DeleteRecordsPartition(*item) for item in items]
                 )
+                for topic, items in grouped({key: behind[key].source_start for key in led}).items()
+            ]
             response = self._target.send_request(
                 apis.DELETE_RECORDS,
-                delete_records.DeleteRecordsRequest(
-                    [delete_records.DeleteRecordsTopic(*item) for item in topics.items()],
-                    _TIMEOUT_MS,
-                ),
+                delete_records.DeleteRecordsRequest(topics, _TIMEOUT_MS),
                 delete_records.DeleteRecordsResponse,
                 node=leader,
             )
@@ -116,9 +104,7 @@ class SameOffsets:
 def _settle(copy: Copy, part: produce.PartitionProduceResponse) -> None:
     state = copy.state
     if not part.error_code:
-        state.position = copy.next_offset
-        state.records += sum(header.record_count for header, _ in copy.batches)
-        state.size_bytes += sum(header.size_bytes for header, _ in copy.batches)
+        copy.settle()
     elif known_code(part.error_code) is ErrorCode.POLICY_VIOLATION:
         state.error = part.error_message or "its mirror has ended"
     elif known_code(part.error_code) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:

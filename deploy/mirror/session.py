@@ -7,11 +7,13 @@ groups and ACLs; workers only copy records. A failure of one topic does not affe
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self
 
 from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
 from penstock.deploy.admin.groups.committed import CommittedOffset, committed_offsets
+from penstock.deploy.clients.acls import Acl
 from penstock.deploy.mirror import acls, admin, groups
 from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, TopicInfo
 from penstock.deploy.mirror.plan import (
@@ -87,10 +89,13 @@ class MirrorSession:
         self._translating: CopyTask | None = None
         self._sink: TranslatedOffsets | None = None
         self._loaded = Progress()
-        self._sync = groups.GroupSync()
+        self._set_offsets: dict[str, dict[Partition, int]] = {}
+        """Group offsets that this process has set at the target."""
         self._group_count = 0
-        self._problem = ""
-        self._only_continues = False
+        self.problem = ""
+        """The current failure of this thread, or "" after a success."""
+        self.only_continues = False
+        """Whether to ignore topics that are not mirrored yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +200,11 @@ class MirrorSession:
         self._look()
         for name, reason in self.plan.refused.items():
             self.warn(f"topic {name!r} is not copied: {reason}")
-        planned = [topic for topic in self.plan.topics if self._may_copy(topic)]
+        planned = [
+            topic
+            for topic in self.plan.topics
+            if topic.action == "continue" or not self.only_continues
+        ]
         for topic in planned:
             try:
                 self._prepare(topic)
@@ -209,13 +218,6 @@ class MirrorSession:
         for key in [key for key in self.states if key[0] not in names]:
             del self.states[key]
         self._assign()
-
-    def finish_only(self) -> None:
-        """Stop starting to mirror more topics."""
-        self._only_continues = True
-
-    def _may_copy(self, topic: TopicPlan) -> bool:
-        return topic.action == "continue" or not self._only_continues
 
     def observe(self) -> None:
         """Determine the progress of the mirror without copying. Raises KafkaFailed."""
@@ -236,10 +238,7 @@ class MirrorSession:
 
     def _prepare(self, topic: TopicPlan) -> None:
         source = self._found.source_topics[topic.name]
-        for config in sorted(left_out_configs(source.configs, self._context)):
-            self.warn(
-                f"config {config} is not copied: the target does not know it, or not this way"
-            )
+        self._warn_of_configs(left_out_configs(source.configs, self._context))
         if topic.action == "create":
             self._create(topic)
             target_id = self.target.topic_ids([topic.name]).get(topic.name, "")
@@ -277,7 +276,10 @@ class MirrorSession:
         """Determine the configs that the target does not support."""
         found = admin.unknown_configs(self.target, configs) - {MIRROR_SOURCE}
         self._unknown |= found
-        for config in sorted(found):
+        self._warn_of_configs(found)
+
+    def _warn_of_configs(self, names: Iterable[str]) -> None:
+        for config in sorted(names):
             self.warn(
                 f"config {config} is not copied: the target does not know it, or not this way"
             )
@@ -308,7 +310,8 @@ class MirrorSession:
             self.states[key] = PartitionState(
                 key, topic.mode, self._context.mirror_source(source), *ids
             )
-            self._sync.forget(key)
+            for offsets in self._set_offsets.values():
+                offsets.pop(key, None)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -328,7 +331,8 @@ class MirrorSession:
                 )
                 for _ in range(WORKERS)
             ]
-            self._started(self._workers)
+            for worker in self._workers:
+                worker.start()
         for worker, states in zip(self._workers, by_worker, strict=False):
             worker.assign(states)
         if translated and self._translating is None:
@@ -336,17 +340,13 @@ class MirrorSession:
             self._translating = CopyTask(
                 self.source.where, self.target.where, self._make_translated
             )
-            self._started([self._translating])
+            self._translating.start()
         if self._translating is not None:
             self._translating.assign(translated)
 
     def _make_translated(self, target: Cluster, source: Cluster) -> TranslatedOffsets:
         self._sink = TranslatedOffsets(target, source, self.progress_topic, self._loaded)
         return self._sink
-
-    def _started(self, workers: Iterable[CopyTask]) -> None:
-        for worker in workers:
-            worker.start()
 
     def stop(self) -> None:
         """Stop the workers, and wait for their in-flight requests."""
@@ -391,13 +391,13 @@ class MirrorSession:
             if not source:
                 continue
             count += 1
-            own = self._sync.set_offsets.setdefault(name, {})
+            own = self._set_offsets.setdefault(name, {})
             present = committed_offsets(self.target, name)
             wanted = groups.to_commit(source, present, own, self.translated)
             if not wanted:
                 continue
             ids = {key[0]: self.states[key].target_id for key in wanted}
-            if groups.commit(self.target, name, wanted, ids):
+            if self.target.retried(partial(groups.commit, self.target, name, wanted, ids)):
                 own |= {key: item.offset for key, item in wanted.items()}
             else:
                 self.warn(
@@ -437,7 +437,7 @@ class MirrorSession:
             for refused in acls.create(self.target, missing):
                 self.warn(f"an ACL is not copied: {refused}")
 
-    def missing_acls(self) -> frozenset[acls.Acl]:
+    def missing_acls(self) -> frozenset[Acl]:
         """Return the ACLs that exist only at the source; none if ACLs are not copied. Raises
         KafkaFailed.
         """
@@ -505,10 +505,6 @@ class MirrorSession:
             self._warned.add(text)
             self._warn(text)
 
-    def record_problem(self, text: str) -> None:
-        """Record the current failure of this thread, or "" after a success."""
-        self._problem = text
-
     def view(self) -> MirrorView:
         by_topic: dict[str, list[PartitionState]] = {}
         for key in sorted(self.states):
@@ -523,7 +519,7 @@ class MirrorSession:
             TopicView(name, "failed", None, sources[name].partition_count, None, 0, 0, reason)
             for name, reason in self.plan.refused.items()
         ]
-        problem = {worker.problem for worker in self._all_workers()} | {self._problem}
+        problem = {worker.problem for worker in self._all_workers()} | {self.problem}
         return mirror_view(
             self.source.where.bootstrap,
             self.target.where.bootstrap,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from penstock.deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
+from penstock.deploy.mirror.batches import OldFormat, SourceBatch, committed_batches
 from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.state import PartitionState
 from penstock.protocol import apis
@@ -37,6 +37,12 @@ class Copy:
     state: PartitionState
     batches: Sequence[SourceBatch]
     next_offset: int
+
+    def settle(self) -> None:
+        """Update the state after the batches have been appended."""
+        self.state.position = self.next_offset
+        self.state.records += sum(header.record_count for header, _ in self.batches)
+        self.state.size_bytes += sum(header.size_bytes for header, _ in self.batches)
 
 
 def fetched(
@@ -104,15 +110,12 @@ def _copy(state: PartitionState, part: fetch.PartitionData) -> Copy:
     state.end, state.source_start = part.high_watermark, part.log_start_offset
     stable = part.last_stable_offset
     state.stable_end = part.high_watermark if stable < 0 else stable
-    aborted = [
-        Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()
-    ]
     try:
-        batches, next_offset = committed_batches(part.records, state.position, aborted)
+        found = committed_batches(part.records, state.position, part.aborted_transactions)
     except (OldFormat, BatchCorrupt) as error:
         state.error = str(error)
         return Copy(state, (), state.position)
-    return Copy(state, batches, next_offset)
+    return Copy(state, *found)
 
 
 def _behind_deleted(source: Cluster, lost: Sequence[PartitionState]) -> list[Copy]:

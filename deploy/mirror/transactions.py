@@ -7,13 +7,14 @@ Source: KIP-98; Kafka `TransactionManager`.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.base.buffers import Buffer
 from penstock.deploy.mirror.batches import in_transaction
-from penstock.deploy.mirror.cluster import Cluster
+from penstock.deploy.mirror.cluster import Cluster, produce_request
 from penstock.deploy.mirror.state import Ended
 from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
 from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
 from penstock.protocol.client.errors import KafkaFailed, Moved
 from penstock.protocol.error_codes import ErrorCode, known_code
@@ -24,8 +25,8 @@ TIMEOUT_MS: Final = 60_000
 _WAIT_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _SEQUENCES: Final = 1 << 31
+_T = TypeVar("_T")
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-_ACKS_ALL: Final = -1
 
 
 class TransactionalProducer:
@@ -40,19 +41,14 @@ class TransactionalProducer:
 
     def start(self) -> None:
         """Request the next epoch, which fences earlier producers and aborts their transactions."""
-
-        def send_request() -> int:
-            response = self._target.send_request(
-                apis.INIT_PRODUCER_ID,
-                init_producer_id.InitProducerIdRequest(self._id, TIMEOUT_MS),
-                init_producer_id.InitProducerIdResponse,
-                node=self._target.coordinator(TRANSACTION, self._id),
-            )
-            if not response.error_code:
-                self._producer_id, self._epoch = response.producer_id, response.producer_epoch
-            return response.error_code
-
-        self._repeated(send_request, f"no producer id for {self._id}")
+        response = self._repeated(
+            apis.INIT_PRODUCER_ID,
+            init_producer_id.InitProducerIdRequest(self._id, TIMEOUT_MS),
+            init_producer_id.InitProducerIdResponse,
+            lambda response: response.error_code,
+            f"no producer id for {self._id}",
+        )
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences, self._added = {}, set()
 
     def add(self, partitions: Iterable[Partition]) -> None:
@@ -71,13 +67,7 @@ class TransactionalProducer:
             v3_and_below_topics=topics,
         )
 
-        def send_request() -> int:
-            response = self._target.send_request(
-                apis.ADD_PARTITIONS_TO_TXN,
-                request,
-                add_partitions_to_txn.AddPartitionsToTxnResponse,
-                node=self._target.coordinator(TRANSACTION, self._id),
-            )
+        def first_code(response: add_partitions_to_txn.AddPartitionsToTxnResponse) -> int:
             codes = {
                 part.partition_error_code
                 for topic in response.results_by_topic_v3_and_below
@@ -85,7 +75,13 @@ class TransactionalProducer:
             }
             return next(iter(sorted(codes - {0, ErrorCode.OPERATION_NOT_ATTEMPTED})), 0)
 
-        self._repeated(send_request, f"partitions cannot be added to the transaction of {self._id}")
+        self._repeated(
+            apis.ADD_PARTITIONS_TO_TXN,
+            request,
+            add_partitions_to_txn.AddPartitionsToTxnResponse,
+            first_code,
+            f"partitions cannot be added to the transaction of {self._id}",
+        )
         self._added |= set(missing)
 
     def append(self, batches: Mapping[Partition, tuple[Buffer, int]]) -> dict[Partition, int]:
@@ -95,23 +91,15 @@ class TransactionalProducer:
         """
         found: dict[Partition, int] = {}
         for leader, led in self._target.by_leader(batches).items():
-            data: dict[str, list[produce.PartitionProduceData]] = {}
-            for key in led:
-                batch = in_transaction(
+            data = {
+                key: in_transaction(
                     batches[key][0], self._producer_id, self._epoch, self._sequences.get(key, 0)
                 )
-                data.setdefault(key[0], []).append(produce.PartitionProduceData(key[1], batch))
+                for key in led
+            }
             response = self._target.send_request(
                 apis.PRODUCE,
-                produce.ProduceRequest(
-                    self._id,
-                    _ACKS_ALL,
-                    TIMEOUT_MS // 2,
-                    [
-                        produce.TopicProduceData(name=topic, partition_data=items)
-                        for topic, items in data.items()
-                    ],
-                ),
+                produce_request(data, TIMEOUT_MS // 2, transactional_id=self._id),
                 produce.ProduceResponse,
                 node=leader,
             )
@@ -129,28 +117,35 @@ class TransactionalProducer:
         """End the transaction; its records become visible by the time this returns, or shortly
         after.
         """
-        request = end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True)
-
-        def send_request() -> int:
-            return self._target.send_request(
-                apis.END_TXN,
-                request,
-                end_txn.EndTxnResponse,
-                node=self._target.coordinator(TRANSACTION, self._id),
-            ).error_code
-
-        self._repeated(send_request, f"the transaction of {self._id} cannot be committed")
+        self._repeated(
+            apis.END_TXN,
+            end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True),
+            end_txn.EndTxnResponse,
+            lambda response: response.error_code,
+            f"the transaction of {self._id} cannot be committed",
+        )
         self._added = set()
 
-    def _repeated(self, send_request: Callable[[], int], failed: str) -> None:
-        """Retry while the coordinator moves, loads its state, or ends the previous transaction."""
+    def _repeated(
+        self,
+        api: ApiSpec,
+        request: object,
+        kind: type[_T],
+        code_of: Callable[[_T], int],
+        failed: str,
+    ) -> _T:
+        """Send a request to the coordinator. Retry while it moves, loads its state, or ends the
+        previous transaction. code_of: returns the error code of a response.
+        """
         ends_at = time.monotonic() + _WAIT_S
         while True:
             try:
-                code = send_request()
+                node = self._target.coordinator(TRANSACTION, self._id)
+                response = self._target.send_request(api, request, kind, node=node)
+                code = code_of(response)
                 if known_code(code) is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._check(code, None, failed)
-                    return
+                    return response
                 if time.monotonic() >= ends_at:
                     raise KafkaFailed(f"{failed}: the last transaction is still ending")
             except Moved:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
+from penstock.deploy.mirror.batches import NewBatch, committed_batches, for_producer
 from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.progress import (
     Progress,
@@ -113,11 +113,9 @@ class TranslatedOffsets:
                 raise
         self._is_refused = False
         for copy in copies:
-            state = copy.state
-            self.progress.map_of(state.key).extend(segments.get(state.key, ()))
-            state.position = copy.next_offset
-            state.records += sum(header.record_count for header, _ in copy.batches)
-            state.size_bytes += sum(header.size_bytes for header, _ in copy.batches)
+            key = copy.state.key
+            self.progress.map_of(key).extend(segments.get(key, ()))
+            copy.settle()
 
     def _append(
         self, batches: Mapping[Partition, Sequence[NewBatch]], copies: Mapping[Partition, Copy]
@@ -209,10 +207,7 @@ def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
         )
         part = response.responses[0].partitions[0]
         target.check(part.error_code, None, f"{topic} cannot be read")
-        aborted = [
-            Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()
-        ]
-        batches, offset = committed_batches(part.records, offset, aborted)
+        batches, offset = committed_batches(part.records, offset, part.aborted_transactions)
         for batch in batches:
             records += decode_records(batch.data)
     return records, offset

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from penstock.deploy.admin.groups.lags import sum_of
 from penstock.deploy.mirror.plan import OffsetKind, TopicPlan
 from penstock.deploy.mirror.state import PartitionState
 
@@ -53,8 +54,7 @@ class PlanView:
 
 def topic_view(name: str, states: list[PartitionState]) -> TopicView:
     """Return the view of a mirrored topic."""
-    lags = [state.lag for state in states]
-    lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+    lag = sum_of([state.lag for state in states])
     errors = [f"{state.name}: {state.error}" for state in states if state.error]
     word = "failed" if errors else "in step" if lag == 0 else "copying"
     return TopicView(
@@ -76,7 +76,7 @@ def mirror_view(
     return MirrorView(
         source,
         target,
-        None if None in lags else sum(lag for lag in lags if lag is not None),
+        sum_of(lags),
         sum(topic.records for topic in topics),
         sum(topic.bytes for topic in topics),
         groups,

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.deploy.mirror.batches import (
-    Aborted,
     SourceBatch,
     at_source_offsets,
     committed_batches,
@@ -25,6 +24,7 @@ from penstock.protocol.batch.header import (
     iter_headers,
 )
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.gen.fetch import AbortedTransaction
 
 PRODUCERS = (1, 2)
 SETTINGS = settings(max_examples=60, deadline=None)
@@ -36,11 +36,11 @@ class Log:
 
     batches: list[bytes] = field(default_factory=list)
     committed: list[Record] = field(default_factory=list)
-    aborted: list[tuple[Aborted, int]] = field(default_factory=list)
+    aborted: list[tuple[AbortedTransaction, int]] = field(default_factory=list)
     """Aborted transactions with the offsets of their markers."""
     end: int = 0
 
-    def aborted_from(self, start: int) -> list[Aborted]:
+    def aborted_from(self, start: int) -> list[AbortedTransaction]:
         """Return the aborted transactions listed in a fetch response that starts at this offset."""
         return [item for item, marker in self.aborted if marker >= start]
 
@@ -102,7 +102,7 @@ def _end(log: Log, producer: int, records: list[Record], *, committed: bool) -> 
     if committed:
         log.committed += records
     else:
-        log.aborted.append((Aborted(producer, records[0].offset), log.end))
+        log.aborted.append((AbortedTransaction(producer, records[0].offset), log.end))
     log.end += 1
 
 
