@@ -6,8 +6,8 @@ the failed request. Limits: PARTITIONS_PER_REQUEST_MAX. Source: KIP-664.
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final, Self
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from penstock.controller.metadata.internal_topics import TRANSACTIONS_TOPIC
 from penstock.deploy.admin.reassign.plan import Key
@@ -42,24 +42,10 @@ class CoordinatorsIncomplete(KafkaFailed):
     """A transactional id may currently have no coordinator, or one that does not respond."""
 
 
-class TransactionsClient:
-    """Connects to brokers on demand. Use it as a context manager.
-
-    A broker reports only the transactions that it coordinates and the producers of the partitions
-    that it leads, so most requests are sent to all brokers. Invariant: every failure is a
-    KafkaFailed that describes the failed request. Limits: PARTITIONS_PER_REQUEST_MAX; a partition
-    whose leader changes is queried ROUNDS_MAX times.
+class TransactionsClient(Brokers):
+    """Connects to brokers on demand. Use it as a context manager. `listed` omits the coordinators
+    in `skipped`.
     """
-
-    def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
-        """skipped: ids of coordinators that `listed` omits because they do not respond."""
-        self._brokers = Brokers(bootstrap, skipped)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._brokers.reset()
 
     # --- coordinators -----------------------------------------------------------------------------
 
@@ -92,14 +78,14 @@ class TransactionsClient:
         )
 
         def of_coordinator(node_id: int) -> list[ListedTransaction]:
-            response = self._brokers.send_request(
+            response = self.send_request(
                 apis.LIST_TRANSACTIONS,
                 request,
                 list_transactions.ListTransactionsResponse,
                 node=node_id,
             )
             what = f"broker {node_id} cannot list transactions"
-            self._brokers.check(response.error_code, None, what)
+            self.check(response.error_code, None, what)
             if response.unknown_state_filters:
                 raise UsageError(
                     f"unknown states {', '.join(response.unknown_state_filters)}; use Empty, "
@@ -112,14 +98,14 @@ class TransactionsClient:
                 for item in response.transaction_states
             ]
 
-        listed, problems = self._brokers.of_all(of_coordinator)
+        listed, problems = self.of_all(of_coordinator)
         found = [item for items in listed.values() for item in items]
         return sorted(found, key=lambda item: item.transactional_id), problems
 
     def describe(self, transactional_id: str) -> TransactionView:
         """Describe one transactional id. Raises KafkaFailed if it does not exist."""
-        node_id = self._brokers.coordinator(TRANSACTION, transactional_id)
-        states = self._brokers.send_request(
+        node_id = self.coordinator(TRANSACTION, transactional_id)
+        states = self.send_request(
             apis.DESCRIBE_TRANSACTIONS,
             describe_transactions.DescribeTransactionsRequest([transactional_id]),
             describe_transactions.DescribeTransactionsResponse,
@@ -127,7 +113,17 @@ class TransactionsClient:
         )
         (state,) = states.transaction_states
         check(state.error_code, None, f"transactional id {transactional_id!r}")
-        return _view(state, node_id)
+        started_ms = state.transaction_start_time_ms
+        return TransactionView(
+            state.transactional_id,
+            node_id,
+            state.producer_id,
+            state.producer_epoch,
+            state.transaction_state,
+            state.transaction_timeout_ms,
+            started_ms if started_ms >= 0 else None,
+            [str(Key(topic.topic, index)) for topic in state.topics for index in topic.partitions],
+        )
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -144,7 +140,7 @@ class TransactionsClient:
                 raise Moved(next(iter(not_led.values())))
             return found
 
-        return self._brokers.retried(send_request)
+        return self.retried(send_request)
 
     def _open_in(self, wanted: Iterable[Key]) -> tuple[list[OpenTransaction], dict[Key, str]]:
         """Return the open transactions, and the errors of partitions that now have a different
@@ -152,7 +148,7 @@ class TransactionsClient:
         """
         found: list[OpenTransaction] = []
         not_led: dict[Key, str] = {}
-        for leader, keys in self._brokers.by_leader(wanted).items():
+        for leader, keys in self.by_leader(wanted).items():
             for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
                 some = keys[at : at + PARTITIONS_PER_REQUEST_MAX]
                 found += self._open_at(leader, some, not_led)
@@ -162,7 +158,7 @@ class TransactionsClient:
         self, leader: int, keys: Iterable[Partition], not_led: dict[Key, str]
     ) -> list[OpenTransaction]:
         """Return the open transactions in partitions of this leader. Raises Moved."""
-        response = self._brokers.send_request(
+        response = self.send_request(
             apis.DESCRIBE_PRODUCERS,
             describe_producers.DescribeProducersRequest(
                 [
@@ -178,10 +174,21 @@ class TransactionsClient:
             for part in topic.partitions:
                 key = Key(topic.name, part.partition_index)
                 try:
-                    self._brokers.check(part.error_code, part.error_message, str(key))
+                    self.check(part.error_code, part.error_message, str(key))
                 except Moved as error:
                     not_led[key] = str(error)
-                found += _open_transactions(key, part.active_producers)
+                found += [
+                    OpenTransaction(
+                        *key,
+                        item.producer_id,
+                        item.producer_epoch,
+                        item.coordinator_epoch,
+                        item.current_txn_start_offset,
+                        item.last_timestamp,
+                    )
+                    for item in part.active_producers
+                    if item.current_txn_start_offset >= 0
+                ]
         return found
 
     def find_hanging(
@@ -207,7 +214,7 @@ class TransactionsClient:
                 raise Moved(missing[0])
 
         try:
-            self._brokers.retried(search, time.monotonic() + _SETTLE_S)
+            self.retried(search, time.monotonic() + _SETTLE_S)
         except Moved:
             if not results:
                 raise
@@ -227,9 +234,7 @@ class TransactionsClient:
         if not candidates:
             return []
         try:
-            return self._brokers.retried(
-                lambda: self._not_driven(candidates), time.monotonic() + _SETTLE_S
-            )
+            return self.retried(lambda: self._not_driven(candidates), time.monotonic() + _SETTLE_S)
         except (Moved, NoResponse) as error:
             raise CoordinatorsIncomplete(
                 f"{error}: it is unknown which transactions its coordinator will end; try again"
@@ -256,15 +261,15 @@ class TransactionsClient:
         Raises Moved if one has no leader: no broker then lists its transactional ids. Brokers
         announce the next leader before it is elected, so the leaders are queried as well.
         """
-        (found,) = self._brokers.metadata([TRANSACTIONS_TOPIC]).topics
+        (found,) = self.metadata([TRANSACTIONS_TOPIC]).topics
         if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return []  # no transaction has ever been coordinated
         check(found.error_code, None, f"topic {TRANSACTIONS_TOPIC!r}")
         keys = [(TRANSACTIONS_TOPIC, part.partition_index) for part in found.partitions]
-        for leader, led in self._brokers.by_leader(keys).items():
-            ends = self._brokers.offsets_at(leader, led, dict.fromkeys(led, LATEST))
+        for leader, led in self.by_leader(keys).items():
+            ends = self.offsets_at(leader, led, dict.fromkeys(led, LATEST))
             for (topic, index), end in ends.items():
-                self._brokers.check(end.error_code, None, f"{topic}-{index} has no leader")
+                self.check(end.error_code, None, f"{topic}-{index} has no leader")
         return sorted(
             (part.partition_index, part.leader_id, part.leader_epoch) for part in found.partitions
         )
@@ -282,11 +287,11 @@ class TransactionsClient:
             # The epoch of a coordinator is at least 0.
             coordinator_epoch=max(item.coordinator_epoch, 0),
         )
-        done = self._brokers.send_request(
+        done = self.send_request(
             apis.WRITE_TXN_MARKERS,
             write_txn_markers.WriteTxnMarkersRequest([marker]),
             write_txn_markers.WriteTxnMarkersResponse,
-            node=self._brokers.leader(*key),
+            node=self.leader(*key),
         )
         code = done.markers[0].topics[0].partitions[0].error_code
         check(code, None, f"{item.key} was not changed")
@@ -298,7 +303,7 @@ class TransactionsClient:
         """Return all partitions, all partitions of a topic, or one partition, in order, and whether
         each has a leader. Raises KafkaFailed if it does not exist.
         """
-        response = self._brokers.metadata(None if topic is None else [topic])
+        response = self.metadata(None if topic is None else [topic])
         for found in response.topics:
             check(found.error_code, None, f"topic {found.name!r}")
         alive = {broker.node_id for broker in response.brokers}
@@ -313,35 +318,3 @@ class TransactionsClient:
         if key not in partitions:
             raise DoesNotExist(f"partition {key} does not exist")
         return {key: partitions[key]}
-
-
-def _open_transactions(
-    key: Key, producers: Iterable[describe_producers.ProducerState]
-) -> list[OpenTransaction]:
-    return [
-        OpenTransaction(
-            key.topic,
-            key.partition,
-            found.producer_id,
-            found.producer_epoch,
-            found.coordinator_epoch,
-            found.current_txn_start_offset,
-            found.last_timestamp,
-        )
-        for found in producers
-        if found.current_txn_start_offset >= 0
-    ]
-
-
-def _view(state: describe_transactions.TransactionState, coordinator: int) -> TransactionView:
-    started_ms = state.transaction_start_time_ms
-    return TransactionView(
-        state.transactional_id,
-        coordinator,
-        state.producer_id,
-        state.producer_epoch,
-        state.transaction_state,
-        state.transaction_timeout_ms,
-        started_ms if started_ms >= 0 else None,
-        [str(Key(topic.topic, index)) for topic in state.topics for index in topic.partitions],
-    )

@@ -74,14 +74,12 @@ def hanging(
     Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
     there. There is no I/O.
     """
-    return [item for item in candidates if not _is_driven(item, ids, described)]
 
+    def is_driven(item: OpenTransaction) -> bool:
+        view = described.get(ids.get(item.producer_id, ""))
+        return view is not None and str(item.key) in view.partitions
 
-def _is_driven(
-    item: OpenTransaction, ids: Mapping[int, str], described: Mapping[str, TransactionView]
-) -> bool:
-    view = described.get(ids.get(item.producer_id, ""))
-    return view is not None and str(item.key) in view.partitions
+    return [item for item in candidates if not is_driven(item)]
 
 
 def still_open(
