@@ -365,6 +365,7 @@ def _lags(
     for key in keys:
         current, end = committed.get(key), ends.get(key)
         lag = None if current is None or end is None else max(0, end - current)
-        view = OffsetView(*key, current, end, lag)
-        views.append(view.read_by(readers[key]) if key in readers else view)
+        reader = readers.get(key)
+        names = (reader.member_id, reader.host, reader.client_id) if reader else ()
+        views.append(OffsetView(*key, current, end, lag, *names))
     return views

@@ -20,12 +20,9 @@ from penstock.protocol import apis
 from penstock.protocol.client.brokers import GROUP, Partition, by_topic
 from penstock.protocol.client.errors import DoesNotExist, KafkaFailed, Refused
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import (
-    alter_share_group_offsets,
-    delete_share_group_offsets,
-    offset_commit,
-    offset_delete,
-)
+from penstock.protocol.gen import alter_share_group_offsets as alter_share
+from penstock.protocol.gen import delete_share_group_offsets as delete_share
+from penstock.protocol.gen import offset_commit, offset_delete
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _INACTIVE: Final = frozenset({"Empty", "Dead"})
@@ -83,10 +80,8 @@ def plan(
 
 def execute(brokers: Brokers, group: ListedGroup, planned: Sequence[NewOffset]) -> None:
     """Set the offsets. Raises KafkaFailed."""
-    if group.type == GroupType.SHARE:
-        brokers.retried(lambda: _alter_share(brokers, group.group, planned))
-    else:
-        brokers.retried(lambda: _commit(brokers, group.group, planned))
+    change = _alter_share if group.type == GroupType.SHARE else _commit
+    brokers.retried(lambda: change(brokers, group.group, planned))
 
 
 def set_offsets(brokers: Brokers, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -101,10 +96,8 @@ def set_offsets(brokers: Brokers, group: str, topic: str, offsets: Mapping[int, 
 
 def delete_offsets(brokers: Brokers, group: ListedGroup, wanted: Sequence[Partition]) -> None:
     """Delete committed offsets; for a share group, those of whole topics. Raises KafkaFailed."""
-    if group.type == GroupType.SHARE:
-        brokers.retried(lambda: _delete_share(brokers, group.group, list(by_topic(wanted))))
-    else:
-        brokers.retried(lambda: _delete(brokers, group.group, wanted))
+    delete = _delete_share if group.type == GroupType.SHARE else _delete
+    brokers.retried(lambda: delete(brokers, group.group, wanted))
 
 
 def parse_topics(brokers: Brokers, texts: Iterable[str]) -> list[Partition]:
@@ -224,23 +217,17 @@ def _requested(
     return {key: current[key] + goal.shift for key in wanted}
 
 
-def _per_topic(planned: Sequence[NewOffset]) -> dict[str, list[NewOffset]]:
-    found: dict[str, list[NewOffset]] = {}
-    for item in planned:
-        found.setdefault(item.topic, []).append(item)
-    return found
-
-
 def _commit(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
+    offsets = {(item.topic, item.partition): item.new_offset for item in planned}
     topics = [
         offset_commit.OffsetCommitRequestTopic(
             name=topic,
             partitions=[
-                offset_commit.OffsetCommitRequestPartition(item.partition, item.new_offset)
-                for item in items
+                offset_commit.OffsetCommitRequestPartition(index, offsets[topic, index])
+                for index in indexes
             ],
         )
-        for topic, items in _per_topic(planned).items()
+        for topic, indexes in by_topic(offsets).items()
     ]
     response = brokers.send_request(
         apis.OFFSET_COMMIT,
@@ -256,22 +243,21 @@ def _commit(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
 
 
 def _alter_share(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
+    offsets = {(item.topic, item.partition): item.new_offset for item in planned}
     topics = [
-        alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
+        alter_share.AlterShareGroupOffsetsRequestTopic(
             topic,
             [
-                alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(
-                    item.partition, item.new_offset
-                )
-                for item in items
+                alter_share.AlterShareGroupOffsetsRequestPartition(index, offsets[topic, index])
+                for index in indexes
             ],
         )
-        for topic, items in _per_topic(planned).items()
+        for topic, indexes in by_topic(offsets).items()
     ]
     response = brokers.send_request(
         apis.ALTER_SHARE_GROUP_OFFSETS,
-        alter_share_group_offsets.AlterShareGroupOffsetsRequest(group, topics),
-        alter_share_group_offsets.AlterShareGroupOffsetsResponse,
+        alter_share.AlterShareGroupOffsetsRequest(group, topics),
+        alter_share.AlterShareGroupOffsetsResponse,
         node=brokers.coordinator(GROUP, group),
     )
     failed = f"the offsets of group {group!r} were not set"
@@ -301,14 +287,12 @@ def _delete(brokers: Brokers, group: str, wanted: Sequence[Partition]) -> None:
             brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
 
 
-def _delete_share(brokers: Brokers, group: str, topics: Sequence[str]) -> None:
-    named = [
-        delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics
-    ]
+def _delete_share(brokers: Brokers, group: str, wanted: Sequence[Partition]) -> None:
+    named = [delete_share.DeleteShareGroupOffsetsRequestTopic(topic) for topic in by_topic(wanted)]
     response = brokers.send_request(
         apis.DELETE_SHARE_GROUP_OFFSETS,
-        delete_share_group_offsets.DeleteShareGroupOffsetsRequest(group, named),
-        delete_share_group_offsets.DeleteShareGroupOffsetsResponse,
+        delete_share.DeleteShareGroupOffsetsRequest(group, named),
+        delete_share.DeleteShareGroupOffsetsResponse,
         node=brokers.coordinator(GROUP, group),
     )
     failed = f"offsets of group {group!r} were not deleted"

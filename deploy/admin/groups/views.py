@@ -4,9 +4,8 @@ Field names are keys of JSON and CSV output, which scripts rely on; the terms ar
 `kafka-consumer-groups`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 
 class GroupType(StrEnum):
@@ -45,11 +44,6 @@ class OffsetView:
     member_id: str | None = None
     host: str | None = None
     client_id: str | None = None
-
-    def read_by(self, member: "MemberView") -> Self:
-        return replace(
-            self, member_id=member.member_id, host=member.host, client_id=member.client_id
-        )
 
 
 @dataclass(frozen=True, slots=True)
