@@ -4,9 +4,9 @@ Invariant: sizes that no broker reports are None, never zero. Apache Kafka broke
 bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from penstock.deploy.admin.cost import Prices, get_usd, storage_usd_month
 from penstock.deploy.clients.kafka import TopicView
@@ -18,7 +18,6 @@ from penstock.protocol.gen import describe_log_dirs as wire
 
 _UNKNOWN: Final = -1
 _PART_BYTES: Final = ReadConfig().part_bytes_max
-_Number = TypeVar("_Number", int, float)
 
 _Sizes = dict[tuple[str, int], wire.DescribeLogDirsPartition]
 
@@ -139,21 +138,9 @@ def _known(value: int) -> int | None:
 
 def total(sizes: Sequence[SizeView]) -> SizeView:
     """Return the sum of sizes. A field is None if it is unknown for any of them."""
-
-    def counted(value: Callable[[SizeView], int | None]) -> int | None:
-        return _sum([value(size) for size in sizes], 0)
-
-    return SizeView(
-        counted(lambda size: size.stored_bytes),
-        counted(lambda size: size.shared_bytes),
-        counted(lambda size: size.objects),
-        counted(lambda size: size.wal_bytes),
-        _sum([size.usd_month for size in sizes], 0.0),
-        counted(lambda size: size.read_requests),
-        _sum([size.read_usd for size in sizes], 0.0),
-    )
+    names = [field.name for field in fields(SizeView)]
+    return SizeView(*(_sum([getattr(size, name) for size in sizes]) for name in names))
 
 
-def _sum(values: Sequence[_Number | None], zero: _Number) -> _Number | None:
-    known = [value for value in values if value is not None]
-    return sum(known, zero) if len(known) == len(values) else None
+def _sum(values: Sequence[Any]) -> Any:  # noqa: ANN401 - integers, floats and None
+    return None if None in values else sum(values)
