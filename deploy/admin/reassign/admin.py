@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from penstock.deploy.admin.reassign.plan import Assignment, Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import by_topic
 from penstock.protocol.client.errors import check
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import alter_partition_reassignments as alter
@@ -67,15 +68,13 @@ def _batched(items: Iterable[_T]) -> Iterator[list[_T]]:
 
 
 def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
-    topics: dict[str, list[alter.ReassignablePartition]] = {}
-    for key, replicas in wanted.items():
-        topics.setdefault(key.topic, []).append(
-            alter.ReassignablePartition(key.partition, replicas)
+    topics = [
+        alter.ReassignableTopic(
+            name, [alter.ReassignablePartition(at, wanted[Key(name, at)]) for at in partitions]
         )
-    request = alter.AlterPartitionReassignmentsRequest(
-        timeout_ms=_TIMEOUT_MS,
-        topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()],
-    )
+        for name, partitions in by_topic(wanted).items()
+    ]
+    request = alter.AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=topics)
     response = client.send_request(
         apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.AlterPartitionReassignmentsResponse
     )
@@ -111,38 +110,30 @@ def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[lis
 
     Uses several requests, because each response waits for all of its elections.
     """
-    if keys is None:
-        return _elect_preferred(client, None)
     elected: list[Key] = []
     problems: Problems = {}
-    for some in _batched(keys):
-        topics: dict[str, list[int]] = {}
-        for key in some:
-            topics.setdefault(key.topic, []).append(key.partition)
-        more, failed = _elect_preferred(
-            client, [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()]
-        )
-        elected += more
-        problems |= failed
+    for some in [None] if keys is None else _batched(keys):
+        for key, item in _elect_preferred(client, some).items():
+            if item.error_code:
+                problems[key] = known_code(item.error_code), item.error_message
+            else:
+                elected.append(key)
     return elected, problems
 
 
 def _elect_preferred(
-    client: WireClient, requested: list[elect.TopicPartitions] | None
-) -> tuple[list[Key], Problems]:
+    client: WireClient, keys: Iterable[Key] | None
+) -> dict[Key, elect.PartitionResult]:
+    topics = None
+    if keys is not None:
+        topics = [elect.TopicPartitions(*item) for item in by_topic(keys).items()]
     request = elect.ElectLeadersRequest(
-        election_type=_PREFERRED, topic_partitions=requested, timeout_ms=_TIMEOUT_MS
+        election_type=_PREFERRED, topic_partitions=topics, timeout_ms=_TIMEOUT_MS
     )
     response = client.send_request(apis.ELECT_LEADERS, request, elect.ElectLeadersResponse)
     check(response.error_code, None, "the election failed")
-    results = [
-        (Key(topic.topic, item.partition_id), item)
+    return {
+        Key(topic.topic, item.partition_id): item
         for topic in response.replica_election_results
         for item in topic.partition_result
-    ]
-    problems = {
-        key: (known_code(item.error_code), item.error_message)
-        for key, item in results
-        if item.error_code
     }
-    return [key for key, item in results if not item.error_code], problems
