@@ -204,7 +204,11 @@ def parse(text: str) -> ClientSecurity:
     if found.protocol.has_sasl and found.mechanism == OAUTHBEARER:
         return replace(found, username="", password="", tokens=_tokens(given, jaas))
     if found.protocol.has_sasl:
-        _check_sasl(found)
+        if found.mechanism not in MECHANISMS:
+            allowed = ", ".join(MECHANISMS)
+            raise ValueError(f"sasl.mechanism={found.mechanism!r} is not allowed: one of {allowed}")
+        if not (found.username and found.password):
+            raise ValueError("sasl.username and sasl.password are missing (or sasl.jaas.config)")
     return found
 
 
@@ -237,14 +241,6 @@ def _tokens(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenSource:
     )
     found.check()
     return found
-
-
-def _check_sasl(security: ClientSecurity) -> None:
-    if security.mechanism not in MECHANISMS:
-        allowed = ", ".join(MECHANISMS)
-        raise ValueError(f"sasl.mechanism={security.mechanism!r} is not allowed: one of {allowed}")
-    if not (security.username and security.password):
-        raise ValueError("sasl.username and sasl.password are missing (or sasl.jaas.config)")
 
 
 def _properties(text: str) -> Mapping[str, str]:

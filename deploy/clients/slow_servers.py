@@ -8,8 +8,5 @@ def report_slow_servers() -> None:
     """Print a line on stderr for each server that does not complete a call in time. Applies to
     servers that are used later.
     """
-    report_slow_calls(_report)
-
-
-def _report(server: str) -> None:
-    remark(f"penstock: waiting for {server}, which has not completed a request for {SLOW_S:g} s")
+    late = f"has not completed a request for {SLOW_S:g} s"
+    report_slow_calls(lambda server: remark(f"penstock: waiting for {server}, which {late}"))

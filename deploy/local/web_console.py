@@ -73,7 +73,7 @@ class WebConsole:
         return f"http://{HOST}:{self._listening.getsockname()[1]}"
 
     def __enter__(self) -> Self:
-        self._await_connection()
+        asyncio.get_running_loop().add_reader(self._listening, self._start)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,9 +88,6 @@ class WebConsole:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-    def _await_connection(self) -> None:
-        asyncio.get_running_loop().add_reader(self._listening, self._start)
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,4 +109,4 @@ class WebConsole:
         code = await asyncio.to_thread(process.wait)
         self._say(f"console (pid {process.pid}) {describe_end(code)}")
         await asyncio.sleep(RESTART_S)
-        self._await_connection()
+        asyncio.get_running_loop().add_reader(self._listening, self._start)

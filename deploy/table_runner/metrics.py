@@ -9,25 +9,20 @@ from penstock.deploy.node.health import Route
 from penstock.deploy.node.metrics import table as t
 from penstock.deploy.node.metrics.exposition import Exposition, Reading
 from penstock.deploy.table_runner.health import RunnerHealth
-from penstock.lake.manifest.table_status import FAILING, TopicStatus
+from penstock.lake.manifest.table_status import FAILING, RunnerState, TopicStatus
 
 TOPICS_MAX: Final = 1_000
 """Maximum number of topics with their own metrics; the topics with the largest lags are chosen."""
 
 
-class RunnerReader:
-    def __init__(self, health: RunnerHealth) -> None:
-        self._state = health.state
-
-    def __call__(self) -> Iterator[Reading]:
-        state = self._state
-        status = state.status
-        yield t.TABLES_TOPICS, (), len(status.topics)
-        yield t.TABLES_DISCOVERY_FAILING, (), float(bool(status.error))
-        yield t.TABLES_STATUS_FAILING, (), float(bool(state.status_error))
-        shown = sorted(status.topics, key=lambda topic: -topic.lag_ms)[:TOPICS_MAX]
-        for topic in shown:
-            yield from _of_topic(topic)
+def _read(state: RunnerState) -> Iterator[Reading]:
+    status = state.status
+    yield t.TABLES_TOPICS, (), len(status.topics)
+    yield t.TABLES_DISCOVERY_FAILING, (), float(bool(status.error))
+    yield t.TABLES_STATUS_FAILING, (), float(bool(state.status_error))
+    shown = sorted(status.topics, key=lambda topic: -topic.lag_ms)[:TOPICS_MAX]
+    for topic in shown:
+        yield from _of_topic(topic)
 
 
 def _of_topic(topic: TopicStatus) -> Iterator[Reading]:
@@ -45,4 +40,4 @@ def _of_topic(topic: TopicStatus) -> Iterator[Reading]:
 def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
     """Serve the metrics for `deploy.node.health.serve_at`."""
     assert isinstance(health, RunnerHealth), health
-    return Exposition("table-runner", RunnerReader(health)).serve()
+    return Exposition("table-runner", lambda: _read(health.state)).serve()
