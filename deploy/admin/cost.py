@@ -66,15 +66,10 @@ def differently_priced(wal_store_urls: Iterable[str], prices: Prices) -> str:
     """Return the first WAL store that these prices do not apply to, or an empty string. S3 Express
     One Zone has different prices per request, and also a price per GB; directories have no prices.
     """
-    return next(
-        (
-            url
-            for url in wal_store_urls
-            if prices.price_list
-            and (_EXPRESS.match(url) or url.partition(":")[0] != prices.price_list)
-        ),
-        "",
-    )
+    for url in wal_store_urls if prices.price_list else ():
+        if _EXPRESS.match(url) or url.partition(":")[0] != prices.price_list:
+            return url
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

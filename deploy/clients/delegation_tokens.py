@@ -18,8 +18,7 @@ DEFAULT_PERIOD: Final = -1
 
 class TokenView(NamedTuple):
     """A delegation token. password: the SCRAM password of the token. Times are in milliseconds
-    since
-    1970.
+    since 1970.
     """
 
     token_id: str
@@ -49,13 +48,11 @@ def create_token(
     return TokenView(
         response.token_id,
         _password(response.hmac),
-        str(Principal(response.principal_type, response.principal_name)),
-        str(
-            Principal(
-                response.token_requester_principal_type, response.token_requester_principal_name
-            )
+        _principal(response.principal_type, response.principal_name),
+        _principal(
+            response.token_requester_principal_type, response.token_requester_principal_name
         ),
-        [str(Principal(USER, renewer)) for renewer in renewers],
+        [_principal(USER, renewer) for renewer in renewers],
         response.issue_timestamp_ms,
         response.expiry_timestamp_ms,
         response.max_timestamp_ms,
@@ -77,16 +74,9 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
         TokenView(
             token.token_id,
             _password(token.hmac),
-            str(Principal(token.principal_type, token.principal_name)),
-            str(
-                Principal(
-                    token.token_requester_principal_type, token.token_requester_principal_name
-                )
-            ),
-            [
-                str(Principal(renewer.principal_type, renewer.principal_name))
-                for renewer in token.renewers
-            ],
+            _principal(token.principal_type, token.principal_name),
+            _principal(token.token_requester_principal_type, token.token_requester_principal_name),
+            [_principal(each.principal_type, each.principal_name) for each in token.renewers],
             token.issue_timestamp,
             token.expiry_timestamp,
             token.max_timestamp,
@@ -113,6 +103,10 @@ def expire_token(client: WireClient, token: TokenView) -> None:
         apis.EXPIRE_DELEGATION_TOKEN, request, expiring.ExpireDelegationTokenResponse
     )
     check(response.error_code, None, f"token {token.token_id} was not expired")
+
+
+def _principal(kind: str, name: str) -> str:
+    return str(Principal(kind, name))
 
 
 def _password(hmac: bytes) -> str:

@@ -31,12 +31,10 @@ def describe_log_dirs(
     of brokers that do not respond. Raises KafkaFailed if none responds.
     """
     with Brokers(bootstrap) as client:
-        wanted = client.partitions(list(topics)) if topics else None
-        requested = (
-            None
-            if wanted is None
-            else [wire.DescribableLogDirTopic(name, parts) for name, parts in wanted.items()]
-        )
+        requested = None
+        if topics:
+            wanted = client.partitions(list(topics))
+            requested = [wire.DescribableLogDirTopic(*item) for item in wanted.items()]
 
         def of_broker(node_id: int) -> list[LogDirView]:
             if brokers and node_id not in brokers:

@@ -37,8 +37,7 @@ class _TopicsFile(msgspec.Struct):
     version: int = _VERSION
 
 
-class _Partition(msgspec.Struct):
-    topic: str
+class _Partition(_Topic):
     partition: int
 
 
@@ -46,9 +45,7 @@ class _PartitionsFile(msgspec.Struct):
     partitions: list[_Partition]
 
 
-class _Reassignment(msgspec.Struct):
-    topic: str
-    partition: int
+class _Reassignment(_Partition):
     replicas: list[int]
     log_dirs: list[str] = []
 
@@ -80,12 +77,8 @@ def _check_once(keys: Sequence[object]) -> None:
 
 def parse_topics(text: str) -> list[str]:
     """Parse `--topics-to-move-json-file`."""
-    names = [
-        item.topic
-        for item in _parsed(
-            text, _TopicsFile, '{"topics": [{"topic": "foo"}], "version": 1}'
-        ).topics
-    ]
+    parsed = _parsed(text, _TopicsFile, '{"topics": [{"topic": "foo"}], "version": 1}')
+    names = [item.topic for item in parsed.topics]
     _check_once(names)
     return names
 
@@ -170,12 +163,9 @@ def status_of(
         return False, f"Partition {key} does not exist."
     if current == wanted:
         return True, f"Reassignment of partition {key} is completed."
-    return (
-        False,
-        (
-            f"There is no active reassignment of partition {key}, but replica set is"
-            f" {ids(current)} rather than {ids(wanted)}."
-        ),
+    return False, (
+        f"There is no active reassignment of partition {key}, but replica set is"
+        f" {ids(current)} rather than {ids(wanted)}."
     )
 
 
