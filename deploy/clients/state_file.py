@@ -108,15 +108,11 @@ def _lock(directory: int) -> None:
     is taken.
     """
     ends_at = time.monotonic() + CHOOSING_S
-    while True:
-        try:
+    while time.monotonic() <= ends_at:
+        with suppress(BlockingIOError):
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > ends_at:
-                return
-            time.sleep(_LOCK_INTERVAL_S)
-        else:
             return
+        time.sleep(_LOCK_INTERVAL_S)
 
 
 def running(path: Path) -> list[ClusterState]:

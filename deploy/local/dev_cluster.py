@@ -141,23 +141,18 @@ def _run_cluster(
                     f" {state_file.VARIABLE}={path}"
                 )
             _say(f"starting {_described(options)}; {_data(options.store)}")
-            _run(dev, is_in_process=options.store == "memory")
+            if options.store == "memory":  # the nodes run in this process
+                import uvloop
+
+                pause_collector()
+                uvloop.run(dev.run())
+            else:
+                asyncio.run(dev.run())
             _say(f"stopped; {_data(options.store, has_ended=True)}")
 
 
 def _ports_of(cluster: ClusterState) -> set[int]:
     return {process.port for process in cluster.processes}
-
-
-def _run(dev: "_Dev", *, is_in_process: bool) -> None:
-    """Run until the cluster ends, with the nodes in this process."""
-    if not is_in_process:
-        asyncio.run(dev.run())
-        return
-    import uvloop
-
-    pause_collector()
-    uvloop.run(dev.run())
 
 
 def _described(options: ClusterOptions) -> str:

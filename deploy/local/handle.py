@@ -101,13 +101,10 @@ class LocalCluster:
         before = {(process.role, process.node_id): process.starts for process in killed}
 
         def are_new(state: ClusterState) -> bool:
-            found = [
-                process for process in state.processes if (process.role, process.node_id) in before
-            ]
             return all(
-                process.phase == "serving"
-                and process.starts > before[process.role, process.node_id]
-                for process in found
+                process.phase == "serving" and process.starts > before[key]
+                for process in state.processes
+                if (key := (process.role, process.node_id)) in before
             )
 
         return self.wait_until(are_new, timeout_s, "new processes in place of the killed ones")

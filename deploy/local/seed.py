@@ -82,14 +82,8 @@ def _record(text: bytes, default: str, topics: Mapping[str, int], where: str) ->
         _data(fields.get("key")),
         _data(fields.get("value")) if found is not None else text,
         _headers(fields.get("headers") or {}, where),
-        _whole(
-            fields.get("partition", -1),
-            "partition",
-            -1,
-            topics.get(topic, 1) - 1,
-            f"{where}: {topic!r}",
-        ),
-        _whole(fields.get("timestamp_ms", 0), "timestamp_ms", 0, _INT64_MAX, where),
+        _whole(fields, "partition", -1, topics.get(topic, 1) - 1, f"{where}: {topic!r}"),
+        _whole(fields, "timestamp_ms", 0, _INT64_MAX, where),
     )
 
 
@@ -121,7 +115,9 @@ def _headers(value: object, where: str) -> tuple[tuple[str, bytes | None], ...]:
         raise UsageError(f"{where}: headers must be an object with string values") from None
 
 
-def _whole(value: object, name: str, low: int, high: int, where: str) -> int:
+def _whole(fields: Mapping[str, object], name: str, low: int, high: int, where: str) -> int:
+    """Return the field as a number, by default the lowest one."""
+    value = fields.get(name, low)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UsageError(f"{where}: {name}={value!r} is not allowed: {low} to {high}")
     return value
