@@ -1,7 +1,7 @@
 """Run `penstock acls`: list, add and remove ACLs."""
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,54 +21,116 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Topic = Annotated[
-    str | None,
-    typer.Option("--topic", help="A topic, or * for all topics.", autocompletion=complete_topics),
-]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", help="A group, or * for all groups.", autocompletion=complete_groups),
-]
-TransactionalId = Annotated[
-    str | None, typer.Option("--transactional-id", help="A transactional id, or * for all.")
-]
-OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Prefix = Annotated[
-    bool, typer.Option("--prefix", help="Match all names that start with the given name.")
-]
-PrincipalName = Annotated[
+Principals = Annotated[
     str | None, typer.Option("--principal", help="Principal: User:NAME, or User:* for everyone.")
 ]
-Host = Annotated[
-    str | None,
-    typer.Option(
-        "--host", help="Client address; default: all addresses.", show_default="all hosts"
-    ),
-]
-Operations = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--operation",
-        help=(
-            "Operation: read, write, create, delete, alter, describe, cluster-action, "
-            "describe-configs, alter-configs, idempotent-write, or all. Repeatable."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceOptions:
+    """Options that select a resource; at most one is allowed."""
+
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", help="A topic, or * for all topics.", autocompletion=complete_topics
         ),
-    ),
-]
-Deny = Annotated[
-    bool,
-    typer.Option("--deny", help="Deny the operations. Denials take precedence over permissions."),
-]
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", help="A group, or * for all groups.", autocompletion=complete_groups
+        ),
+    ] = None
+    transactional_id: Annotated[
+        str | None, typer.Option("--transactional-id", help="A transactional id, or * for all.")
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+
+    def selected(self) -> "tuple[ResourceType, str] | None":
+        """Return the selected resource, or None. Raises UsageError."""
+        from penstock.base.acls import CLUSTER_NAME, ResourceType
+
+        named = {
+            ResourceType.TOPIC: self.topic,
+            ResourceType.GROUP: self.group,
+            ResourceType.TRANSACTIONAL_ID: self.transactional_id,
+            ResourceType.CLUSTER: CLUSTER_NAME if self.cluster else None,
+        }
+        found = [(kind, name) for kind, name in named.items() if name is not None]
+        if len(found) > 1:
+            raise UsageError(
+                "specify only one resource: --topic, --group, --transactional-id or --cluster"
+            )
+        if found and not found[0][1]:
+            raise UsageError("the name of the resource is empty")
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchOptions:
+    """Options for the other fields of ACLs."""
+
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Match all names that start with the given name.")
+    ] = False
+    principal: Principals = None
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host", help="Client address; default: all addresses.", show_default="all hosts"
+        ),
+    ] = None
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operation",
+            help=(
+                "Operation: read, write, create, delete, alter, describe, cluster-action, "
+                "describe-configs, alter-configs, idempotent-write, or all. Repeatable."
+            ),
+        ),
+    ] = None
+
+    def selections(
+        self, resource: "tuple[ResourceType, str] | None", host: str | None, *, is_denied: bool
+    ) -> "list[AclSelection]":
+        """Return one selection per operation, or one for all of them. Raises UsageError."""
+        from penstock.base.acls import PatternType, Permission
+        from penstock.base.principal import Principal
+        from penstock.deploy.clients.acls import OPERATIONS, AclSelection
+
+        if self.principal is not None:
+            try:
+                Principal.parse(self.principal)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        kind, name = resource or (None, None)
+        pattern = PatternType.PREFIXED if self.prefix else PatternType.LITERAL
+        words: Sequence[str | None] = self.operation or [None]
+        selections: list[AclSelection] = []
+        for word in words:
+            if word is not None and word not in OPERATIONS:
+                raise UsageError(f"unknown operation {word!r}; use one of {', '.join(OPERATIONS)}")
+            selections.append(
+                AclSelection(
+                    kind,
+                    name,
+                    None if resource is None else pattern,
+                    self.principal,
+                    host,
+                    None if word is None else OPERATIONS[word],
+                    Permission.DENY if is_denied else None if word is None else Permission.ALLOW,
+                )
+            )
+        return selections
 
 
 @app.command("list")
 def list_acls(
     *,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: OnCluster = False,
-    principal: PrincipalName = None,
+    resource: ResourceOptions,
+    principal: Principals = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -79,7 +141,7 @@ def list_acls(
     from penstock.deploy.clients.acls import AclSelection, listed_acls
     from penstock.deploy.clients.wire import WireClient
 
-    found = _resource(topic, group, transactional_id, is_cluster=cluster)
+    found = resource.selected()
     wanted = (
         AclSelection(principal=principal)
         if found is None
@@ -93,15 +155,14 @@ def list_acls(
 @app.command("add")
 def add(
     *,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: OnCluster = False,
-    prefix: Prefix = False,
-    principal: PrincipalName = None,
-    host: Host = None,
-    operation: Operations = None,
-    deny: Deny = False,
+    resource: ResourceOptions,
+    match: MatchOptions,
+    deny: Annotated[
+        bool,
+        typer.Option(
+            "--deny", help="Deny the operations. Denials take precedence over permissions."
+        ),
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -114,14 +175,12 @@ def add(
     from penstock.deploy.clients.acls import add_acls, listed_acls
     from penstock.deploy.clients.wire import WireClient
 
-    resource = _resource(topic, group, transactional_id, is_cluster=cluster)
-    if resource is None:
+    selected = resource.selected()
+    if selected is None:
         raise UsageError("specify a resource: --topic, --group, --transactional-id or --cluster")
-    if principal is None or not operation:
+    if match.principal is None or not match.operation:
         raise UsageError("specify --principal User:NAME and --operation OPERATION")
-    wanted = _selections(
-        resource, (principal, host or "*"), operation, is_prefix=prefix, is_denied=deny
-    )
+    wanted = match.selections(selected, match.host or "*", is_denied=deny)
     with WireClient(bootstrap) as client:
         add_acls(client, wanted)
         added = [acl for item in wanted for acl in listed_acls(client, item)]
@@ -131,14 +190,8 @@ def add(
 @app.command("remove")
 def remove(
     *,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: OnCluster = False,
-    prefix: Prefix = False,
-    principal: PrincipalName = None,
-    host: Host = None,
-    operation: Operations = None,
+    resource: ResourceOptions,
+    match: MatchOptions,
     deny: Annotated[
         bool,
         typer.Option(
@@ -159,12 +212,10 @@ def remove(
     from penstock.deploy.clients.acls import listed_acls, remove_acls
     from penstock.deploy.clients.wire import WireClient
 
-    resource = _resource(topic, group, transactional_id, is_cluster=cluster)
-    if resource is None and principal is None:
+    selected = resource.selected()
+    if selected is None and match.principal is None:
         raise UsageError("specify the resource or the --principal whose ACLs to remove")
-    wanted = _selections(
-        resource, (principal, host), operation or [None], is_prefix=prefix, is_denied=deny
-    )
+    wanted = match.selections(selected, match.host, is_denied=deny)
     with WireClient(bootstrap) as client:
         removed = [acl for item in wanted for acl in listed_acls(client, item)]
         if not dry_run:
@@ -173,67 +224,6 @@ def remove(
     _print(removed, output)
     if dry_run and output is Format.TABLE:
         say("nothing was changed")
-
-
-def _resource(
-    topic: str | None, group: str | None, transactional_id: str | None, *, is_cluster: bool
-) -> "tuple[ResourceType, str] | None":
-    """Return the resource selected by the options, or None. Raises UsageError."""
-    from penstock.base.acls import CLUSTER_NAME, ResourceType
-
-    named = {
-        ResourceType.TOPIC: topic,
-        ResourceType.GROUP: group,
-        ResourceType.TRANSACTIONAL_ID: transactional_id,
-        ResourceType.CLUSTER: CLUSTER_NAME if is_cluster else None,
-    }
-    found = [(kind, name) for kind, name in named.items() if name is not None]
-    if len(found) > 1:
-        raise UsageError(
-            "specify only one resource: --topic, --group, --transactional-id or --cluster"
-        )
-    if found and not found[0][1]:
-        raise UsageError("the name of the resource is empty")
-    return found[0] if found else None
-
-
-def _selections(
-    resource: "tuple[ResourceType, str] | None",
-    who: tuple[str | None, str | None],
-    operations: Sequence[str | None],
-    *,
-    is_prefix: bool,
-    is_denied: bool,
-) -> "list[AclSelection]":
-    """Return one selection per operation. Raises UsageError."""
-    from penstock.base.acls import PatternType, Permission
-    from penstock.base.principal import Principal
-    from penstock.deploy.clients.acls import OPERATIONS, AclSelection
-
-    principal, host = who
-    if principal is not None:
-        try:
-            Principal.parse(principal)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    kind, name = resource or (None, None)
-    pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
-    selections: list[AclSelection] = []
-    for word in operations:
-        if word is not None and word not in OPERATIONS:
-            raise UsageError(f"unknown operation {word!r}; use one of {', '.join(OPERATIONS)}")
-        selections.append(
-            AclSelection(
-                kind,
-                name,
-                None if resource is None else pattern,
-                principal,
-                host,
-                None if word is None else OPERATIONS[word],
-                Permission.DENY if is_denied else None if word is None else Permission.ALLOW,
-            )
-        )
-    return selections
 
 
 def _print(acls: "list[AclView]", output: Format) -> None:
