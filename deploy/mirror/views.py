@@ -25,9 +25,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class MirrorView:
-    """The state of a mirror. trouble: the current failure; the failed operation is being
-    retried.
-    """
+    """The state of a mirror. problem: the current failures; the failed operations are retried."""
 
     source: str
     target: str
