@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -11,9 +11,7 @@ from penstock.base.extras import install_hint
 from penstock.deploy.cli.options import Controller, StateFile, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
-
-if TYPE_CHECKING:
-    from penstock.deploy.clients.state_file import ClusterState
+from penstock.deploy.node.logs import to_stderr
 
 _PORT: Final = 9080
 
@@ -120,9 +118,10 @@ def console(
     console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
     from penstock.deploy.clients import state_file as states
+    from penstock.deploy.clients.controllers import use_tls
     from penstock.deploy.clients.profiles import Profile, current_profile
     from penstock.deploy.clients.security import current_security
-    from penstock.deploy.clients.target import dev_cluster
+    from penstock.deploy.clients.target import connect_as, dev_cluster, existing_store
     from penstock.deploy.console.options import ConsoleOptions, check
     from penstock.deploy.node import lifeline
 
@@ -138,15 +137,25 @@ def console(
             f" {path or states.default_path(os.environ)}: pass --bootstrap HOST:PORT, or start a"
             " cluster with `penstock dev`"
         )
+    controller = cluster.controller or used.controller
+    store = cluster.store or used.store
+    if store and not listener.behind_node:  # a node may create its store later
+        existing_store(store)
+    wal_store = cluster.wal_store
     if state is not None:
-        _connect_as_described(state, has_controller=bool(cluster.controller or used.controller))
-    store = _store_of(state, cluster.store or used.store, is_behind_node=listener.behind_node)
+        connect_as(state)
+        if not controller:
+            use_tls(state.controller_tls)
+            controller = state.controller
+        store = store or state.store_url
+        if store == state.store_url:
+            wal_store = wal_store or state.wal_store_url
     options = check(
         ConsoleOptions(
             bootstrap=bootstrap,
-            controller=cluster.controller or used.controller or (state.controller if state else ""),
+            controller=controller,
             store=store,
-            wal_store=cluster.wal_store or _wal_store_of(state, store),
+            wal_store=wal_store,
             host=listener.host,
             port=listener.port,
             names=tuple(listener.name or ()),
@@ -168,40 +177,5 @@ def console(
         raise UsageError(
             f"the package {error.name} is missing: {install_hint('console')}"
         ) from None
-    from penstock.deploy.node.logs import to_stderr
-
     to_stderr("warning")
     serve(options)
-
-
-def _store_of(state: "ClusterState | None", given: str, *, is_behind_node: bool) -> str:
-    """Return the given store, or that of a local cluster. Raises UsageError if the given store does
-    not exist, except behind a node, which may not have created it yet.
-    """
-    from penstock.deploy.clients.target import existing_store
-
-    if not given:
-        return state.store_url if state else ""
-    return given if is_behind_node else existing_store(given)
-
-
-def _wal_store_of(state: "ClusterState | None", store: str) -> str:
-    """Return the WAL store of a local cluster, or "" if the cluster has no WAL store or another
-    store.
-    """
-    return state.wal_store_url if state is not None and state.store_url == store else ""
-
-
-def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:
-    """Use the security settings in the state file of the local cluster, unless others are given.
-
-    has_controller: whether controller addresses were given, in which case the controllers do not
-    belong to the local cluster.
-    """
-    from penstock.deploy.clients.controllers import use_tls
-    from penstock.deploy.clients.security import current_security, use_file
-
-    if state.command_config and not current_security().username:
-        use_file(Path(state.command_config))
-    if not has_controller:
-        use_tls(state.controller_tls)

@@ -165,8 +165,7 @@ def _resolve_addresses(
     from penstock.deploy.clients import state_file as states
     from penstock.deploy.clients.controllers import use_tls
     from penstock.deploy.clients.profiles import current_profile
-    from penstock.deploy.clients.security import is_chosen, use_file
-    from penstock.deploy.clients.target import dev_cluster
+    from penstock.deploy.clients.target import connect_as, dev_cluster
 
     profile = current_profile().profile
     if state_file is None and (profile.store or profile.controller):
@@ -181,8 +180,7 @@ def _resolve_addresses(
             f"no cluster given, and {missing}: pass --controller HOST:PORT, --store URL, or both"
         )
     use_tls(state.controller_tls)
-    if state.command_config and not is_chosen():
-        use_file(Path(state.command_config))
+    connect_as(state)
     # A `memory:` store exists only in the process that created it.
     is_shared = not state.store_url.startswith("memory:")
     return state.store_url if is_shared else "", state.controller

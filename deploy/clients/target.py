@@ -39,7 +39,7 @@ def find_brokers(given: str) -> Target:
     if given:
         dev = dev_cluster_at(given, "bootstrap")
         if dev is not None:
-            _connect_as(dev)
+            connect_as(dev)
         is_variable = os.environ.get(BOOTSTRAP_VARIABLE) == given
         return Target(given, f"${BOOTSTRAP_VARIABLE}" if is_variable else "")
     used = profiles.current_profile()
@@ -54,11 +54,11 @@ def find_brokers(given: str) -> Target:
             f"{missing}: pass --bootstrap HOST:PORT ({BOOTSTRAP_VARIABLE}), or start a cluster with"
             " `penstock dev`"
         )
-    _connect_as(state)
+    connect_as(state)
     return Target(state.bootstrap, "the running `penstock dev`", state.cluster_id)
 
 
-def _connect_as(dev: state_file.ClusterState) -> None:
+def connect_as(dev: state_file.ClusterState) -> None:
     """Use the security settings of a local cluster, unless others are selected."""
     if dev.command_config and not security.is_chosen():
         security.use_file(Path(dev.command_config))

@@ -99,6 +99,24 @@ def test_credentials_of_dev_are_used_only_for_its_own_addresses(
     copy_context().run(find)
 
 
+def test_the_console_uses_given_client_properties_without_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, those of a client certificate. They override those of the local cluster."""
+    (tmp_path / "dev.properties").write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=s\n"
+    )
+    dev_cluster(tmp_path, command_config=str(tmp_path / "dev.properties"))
+    given = tmp_path / "given.properties"
+    given.write_text("security.protocol=SSL\n")
+    served: list[Any] = []
+    monkeypatch.setattr("penstock.deploy.console.server.serve", served.append)
+    run("console")
+    run("--command-config", str(given), "console")
+    assert [options.security.username for options in served] == ["a", ""]
+    assert served[1].security == security.read_file(given)
+
+
 @pytest.mark.parametrize(("address", "is_dev"), [("dev:2", True), ("dev:1", False)])
 def test_tls_settings_of_dev_are_used_only_for_its_controllers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, is_dev: bool
