@@ -219,6 +219,8 @@ class _Member:
         self._deliveries = deliveries
         self._connection = connection
         self._epoch = 0
+        self._openings_count = 0
+        """How often the partition had been opened before the last fetch."""
         topic = world.metadata.image.topics.by_name(deliveries.part[0])
         assert topic is not None
         self._topic_id = topic.topic_id
@@ -246,7 +248,8 @@ class _Member:
             if self._epoch
             else [fetching.FetchTopic(self._topic_id, [fetching.FetchPartition(index, [])])],
         )
-        began = self._world.loop.time(), self._deliveries.openings_count
+        self._openings_count = self._deliveries.openings_count
+        began = self._world.loop.time(), self._openings_count
         try:
             response = await self._send_request(apis.SHARE_FETCH, request)
         except NoResponse:
@@ -290,9 +293,14 @@ class _Member:
         self._epoch += 1
         code = ErrorCode(response.responses[0].partitions[0].error_code)
         self._world.trace("ended", self.member_id, first, last, kind, code.name)
+        # As in Kafka, a new leader rejects offsets above those that it has acquired.
+        is_past_window = (
+            code is ErrorCode.INVALID_REQUEST
+            and self._openings_count != self._deliveries.openings_count
+        )
         if code is ErrorCode.NONE:
             self._deliveries.confirmed(offsets, kind)
-        elif code is not ErrorCode.INVALID_RECORD_STATE:
+        elif not is_past_window and code is not ErrorCode.INVALID_RECORD_STATE:
             return self._gone(code) is not None
         return True
 
