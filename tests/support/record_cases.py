@@ -4,6 +4,7 @@ of the record validation tests. Kafka's responses are those of Kafka 4.2 (tests/
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import cramjam
 from crc32c import crc32c
@@ -424,6 +425,28 @@ def _gzip(data: bytes) -> bytes:
     return bytes(cramjam.gzip.compress(data))
 
 
+def _zstd_stored(
+    *blocks: bytes, flags: int = 0, head: bytes = b"\x50", checksum: bytes = b""
+) -> bytes:
+    """Return a frame of uncompressed blocks. head: the fields after the flags, which start with the
+    window size unless there is a single segment.
+    """
+    frame = bytes.fromhex("28b52ffd") + bytes([flags]) + head
+    for at, block in enumerate(blocks, 1):
+        frame += (len(block) << 3 | (at == len(blocks))).to_bytes(3, "little") + block
+    return frame + checksum
+
+
+def _gzip_with(data: bytes, flags: int, fields: bytes = b"", *, damage: int = 0) -> bytes:
+    """Return a member with optional fields in its header. damage: added to the header's checksum,
+    if there is one.
+    """
+    head = _gzip(data)[:3] + bytes([flags]) + _gzip(data)[4:10] + fields
+    if flags & 2:
+        head += ((crc32(head) + damage) & 0xFFFF).to_bytes(2, "little")
+    return head + _gzip(data)[10:]
+
+
 _FIRST, _SECOND = record(), record(1)
 _SKIPPABLE: Final = bytes.fromhex("502a4d18") + (5).to_bytes(4, "little") + b"12345"
 G, S, L, Z = Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD
@@ -432,6 +455,12 @@ FRAMINGS: Final = (
     Framing("gzip", G, _gzip(_TWO)),
     Framing("gzip, two members", G, _gzip(_FIRST) + _gzip(_SECOND)),
     Framing("gzip, trailing empty member", G, _gzip(_TWO) + _gzip(b"")),
+    Framing("gzip, empty member in a record", G, _gzip(_TWO[:9]) + _gzip(b"") + _gzip(_TWO[9:])),
+    Framing("gzip, header checksum", G, _gzip_with(_TWO, 2)),
+    Framing("gzip, bad header checksum", G, _gzip_with(_TWO, 2, damage=1)),
+    Framing("gzip, extra field", G, _gzip_with(_TWO, 4, b"\3\0abc")),
+    Framing("gzip, name and comment", G, _gzip_with(_TWO, 24, b"name\0comment\0")),
+    Framing("gzip, reserved flag", G, _gzip_with(_TWO, 0x80)),
     Framing("gzip, record in a trailing member", G, _gzip(_TWO) + _gzip(record(2))),
     Framing("gzip, trailing noise", G, _gzip(_TWO) + b"noise behind the member"),
     Framing("gzip, trailing zeros", G, _gzip(_TWO) + bytes(20)),
@@ -463,6 +492,8 @@ FRAMINGS: Final = (
     ),
     Framing("snappy, xerial twice", S, _xerial(_FIRST) + _xerial(_SECOND)),
     Framing("snappy, xerial version 2", S, _xerial(_TWO, version=2)),
+    Framing("snappy, xerial version 0", S, _xerial(_TWO, version=0)),
+    Framing("snappy, xerial version -1", S, _xerial(_TWO, version=0xFFFFFFFF)),
     Framing("snappy, xerial compatible 0", S, _xerial(_TWO, compatible=0)),
     Framing("snappy, xerial compatible 2", S, _xerial(_TWO, compatible=2)),
     Framing("snappy, xerial cut", S, _xerial(_TWO)[:-3]),
@@ -542,6 +573,17 @@ FRAMINGS: Final = (
     Framing("zstd, skippable first", Z, _SKIPPABLE + _zstd(_TWO)),
     Framing("zstd, skippable between", Z, _zstd(_FIRST) + _SKIPPABLE + _zstd(_SECOND)),
     Framing("zstd, trailing skippable frame", Z, _zstd(_TWO) + _SKIPPABLE),
+    Framing("zstd, an empty block", Z, _zstd_stored(_FIRST, b"", _SECOND)),
+    Framing("zstd, window of 128 MiB", Z, _zstd_stored(_TWO, head=b"\x88")),
+    Framing("zstd, window of 256 MiB", Z, _zstd_stored(_TWO, head=b"\x90")),
+    Framing("zstd, window of 2 GiB", Z, _zstd_stored(_TWO, head=b"\xa8")),
+    Framing("zstd, content size", Z, _zstd_stored(_TWO, flags=0x20, head=bytes([len(_TWO)]))),
+    Framing("zstd, bad size", Z, _zstd_stored(_TWO, flags=0x20, head=bytes([len(_TWO) + 1]))),
+    Framing("zstd, bad checksum", Z, _zstd_stored(_TWO, flags=4, checksum=bytes(4))),
+    Framing("zstd, dictionary 0", Z, _zstd_stored(_TWO, flags=1, head=b"\x50\0")),
+    Framing("zstd, dictionary 7", Z, _zstd_stored(_TWO, flags=1, head=b"\x50\7")),
+    Framing("zstd, unused flag", Z, _zstd_stored(_TWO, flags=0x10)),
+    Framing("zstd, reserved flag", Z, _zstd_stored(_TWO, flags=8)),
     Framing("zstd, trailing noise", Z, _zstd(_TWO) + b"noise behind the frame"),
     Framing("zstd, trailing zeros", Z, _zstd(_TWO) + bytes(4)),
     Framing("zstd, a trailing byte", Z, _zstd(_TWO) + b"("),
@@ -581,6 +623,7 @@ LENGTHS: Final = "Kafka skips the records of compressed batches; its consumers f
 BITS: Final = "Kafka ignores the bits above 32"
 OUTSIDE: Final = "Kafka stores records with offsets outside of their batch"
 TRAILING: Final = "Kafka ignores bytes after the end of the compressed stream"
+RESERVED: Final = "Kafka ignores reserved flags of gzip members"
 TWICE: Final = "Kafka reads concatenated xerial streams"
 CHECKSUM: Final = "Kafka ignores content checksum and content size of lz4 frames"
 WRAPS: Final = "Kafka computes timestamps modulo 2^64"
@@ -669,6 +712,8 @@ OUTCOMES: Final = {
     "null key and a year ahead, compacted": Outcome(TIME, errors=(0, 1)),
     "null key and a bad header, compacted": Outcome(BAD),
     "null key and max timestamp -1, compacted": Outcome(BAD, errors=(0,)),
+    "gzip, bad header checksum": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "gzip, reserved flag": Outcome(BAD, kafka=NONE, why=RESERVED),
     "gzip, record in a trailing member": Outcome(BAD),
     "gzip, trailing noise": Outcome(BAD, kafka=NONE, why=TRAILING),
     "gzip, trailing zeros": Outcome(BAD, kafka=NONE, why=TRAILING),
@@ -720,6 +765,12 @@ OUTCOMES: Final = {
     "lz4, skippable first": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "lz4, trailing skippable frame": Outcome(BAD, kafka=NONE, why=TRAILING),
     "lz4, empty": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, window of 256 MiB": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, window of 2 GiB": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, bad size": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, bad checksum": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, dictionary 7": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "zstd, reserved flag": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "zstd, a trailing record": Outcome(BAD),
     "zstd, trailing noise": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "zstd, trailing zeros": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
