@@ -63,7 +63,7 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
     with WireClient(bootstrap) as client:
         users = list_users(client)
     if not users:
-        remark("the metadata hold no users; `penstock users create NAME` adds one")
+        remark("no users yet; `penstock users create NAME` adds one")
     views = [{"name": user.name, "mechanisms": user.mechanisms} for user in users]
     sentences = [
         f"{user.name}: "

@@ -32,7 +32,7 @@ PAGES = {
     "/snapshots": "There are no snapshots",
     "/configs": "auto.create.topics.enable",
     "/security": "There are no ACLs",
-    "/security/users": "The metadata hold no users",
+    "/security/users": "No users yet",
     "/security/quotas": "There are no quotas",
 }
 """Text on each page, by path. The pages read from brokers, controllers and the store."""

@@ -37,7 +37,7 @@ PAGES = {
     "/snapshots": "There are no snapshots",
     "/configs": "auto.create.topics.enable",
     "/security": "ACLs are disabled",
-    "/security/users": "The metadata hold no users",
+    "/security/users": "No users yet",
     "/security/user?name=ada": "This user is not in the metadata",
     "/security/quotas": "There are no quotas",
     "/doctor": "Examine the cluster",
