@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.incomplete import exit_if_failed
 from penstock.deploy.cli.options import Controllers, Output
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_table, report_with, say
-from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from penstock.controller.api.load_messages import MovesProposed
@@ -53,12 +53,12 @@ def balance(
     problems = begin_moves(address, found.moves) if execute and found.moves else []
     document = {"executed": execute, "problems": list(filter(None, problems)), "proposal": found}
     report_with(output, document, lambda: _print_proposal(found, problems, executed=execute))
-    if failed := [
-        f"{move.topic}-{move.partition}: {text}"
+    failed = {
+        f"{move.topic}-{move.partition}": text
         for move, text in zip(found.moves, problems, strict=False)
         if text
-    ]:
-        raise KafkaFailed("these moves were not started:\n" + "\n".join(failed))
+    }
+    exit_if_failed("these moves were not started", failed)
 
 
 def _print_proposal(found: "MovesProposed", problems: Sequence[str], *, executed: bool) -> None:

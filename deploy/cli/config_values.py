@@ -1,9 +1,9 @@
 """Parse configs of the form KEY=VALUE or KEY=@FILE."""
 
 import base64
-from pathlib import Path
 
 from penstock.deploy.admin.config_units import number_of
+from penstock.deploy.cli.input_files import read_file
 from penstock.deploy.errors import UsageError
 
 FILE_MARK = "@"
@@ -28,10 +28,7 @@ def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
         )
     if not value.startswith(FILE_MARK):
         return name, number_of(name, value)
-    try:
-        data = Path(value.removeprefix(FILE_MARK)).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{option} {text}: {error.strerror}") from None
+    data = read_file(value.removeprefix(FILE_MARK), f"{option} {text}")
     try:
         shown = data.decode()
     except UnicodeDecodeError:

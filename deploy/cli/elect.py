@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from penstock.deploy.cli.incomplete import exit_if_failed
+from penstock.deploy.cli.input_files import read_text
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report
-from penstock.protocol.client.errors import KafkaFailed
 
 
 def elect(
@@ -43,10 +44,7 @@ def elect(
     from penstock.deploy.clients.wire import WireClient
     from penstock.protocol.error_codes import ErrorCode, explain
 
-    try:
-        keys = None if path is None else parse_partitions(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    keys = None if path is None else parse_partitions(read_text(path))
     with WireClient(bootstrap) as client:
         elected, problems = elect_preferred(client, keys)
     is_needless = {
@@ -71,6 +69,4 @@ def elect(
         which = f"partitions {', '.join(needless)}" if needless else "all partitions"
         sentences.append(f"Valid replica already elected for {which}")
     report(output, views, *sentences)
-    if failed:
-        lines = [f"{key}: {text}" for key, text in failed.items()]
-        raise KafkaFailed("Error completing leader election (PREFERRED) for:\n" + "\n".join(lines))
+    exit_if_failed("Error completing leader election (PREFERRED) for", failed)

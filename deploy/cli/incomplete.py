@@ -1,10 +1,12 @@
-"""Report brokers that do not respond, after a command has printed the responses of the others."""
+"""Report what is missing or failed, after a command has printed the rest."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import typer
 
 from penstock.deploy.errors import print_error
+from penstock.protocol.client.errors import KafkaFailed
 
 
 def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
@@ -15,3 +17,10 @@ def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
         print_error(f"{problem}; {missing}")
     if problems:
         raise typer.Exit(1)
+
+
+def exit_if_failed(title: str, failed: Mapping[Any, str]) -> None:
+    """Raise KafkaFailed with one line for each failure by partition, unless there is none."""
+    if failed:
+        lines = (f"{partition}: {text}" for partition, text in sorted(failed.items()))
+        raise KafkaFailed("\n".join((f"{title}:", *lines)))

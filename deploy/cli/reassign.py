@@ -9,6 +9,8 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.completing import complete_partitions
+from penstock.deploy.cli.incomplete import exit_if_failed
+from penstock.deploy.cli.input_files import read_text
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -67,7 +69,7 @@ def generate(
     )
     from penstock.deploy.clients.wire import WireClient
 
-    topics, brokers = parse_topics(_read(topics_file)), parse_brokers(broker_list)
+    topics, brokers = parse_topics(read_text(topics_file)), parse_brokers(broker_list)
     with WireClient(bootstrap) as client:
         current, present = current_assignment(client, topics)
     if unknown := sorted(set(brokers) - present):
@@ -104,7 +106,7 @@ def execute(
     from penstock.deploy.admin.reassign.plan import document, ids, parse_reassignment, to_json
     from penstock.deploy.clients.wire import WireClient
 
-    wanted = parse_reassignment(_read(reassignment_file))
+    wanted = parse_reassignment(read_text(reassignment_file))
     with WireClient(bootstrap) as client:
         if not additional and ongoing(client):
             raise KafkaFailed(
@@ -138,11 +140,7 @@ def execute(
         sentences = []
     view = {"dry_run": dry_run, "rollback": document(before), "partitions": views}
     report(output, view, *sentences)
-    if failed:
-        raise KafkaFailed(
-            "Error reassigning partition(s):\n"
-            + "\n".join(f"{key}: {text}" for key, text in sorted(failed.items()))
-        )
+    exit_if_failed("Error reassigning partition(s)", failed)
 
 
 @app.command("verify")
@@ -160,7 +158,7 @@ def verify(
     from penstock.deploy.admin.reassign.plan import parse_reassignment, status_of
     from penstock.deploy.clients.wire import WireClient
 
-    wanted = parse_reassignment(_read(reassignment_file))
+    wanted = parse_reassignment(read_text(reassignment_file))
     with WireClient(bootstrap) as client:
         moving = ongoing(client)
         current, _ = current_assignment(client, {key.topic for key in wanted})
@@ -193,7 +191,7 @@ def cancel(
     from penstock.deploy.admin.reassign.plan import parse_reassignment
     from penstock.deploy.clients.wire import WireClient
 
-    wanted = parse_reassignment(_read(reassignment_file))
+    wanted = parse_reassignment(read_text(reassignment_file))
     with WireClient(bootstrap) as client:
         problems = {} if dry_run else reassign(client, dict.fromkeys(wanted))
         inactive = (
@@ -221,11 +219,7 @@ def cancel(
         for key, result in results.items()
     ]
     report(output, views, *sentences)
-    if failed:
-        raise KafkaFailed(
-            "Error cancelling partition reassignment(s):\n"
-            + "\n".join(f"{key}: {text}" for key, text in sorted(failed.items()))
-        )
+    exit_if_failed("Error cancelling partition reassignment(s)", failed)
 
 
 @app.command("trace")
@@ -267,10 +261,3 @@ def trace(
         ["step", "by", "what", "ms"],
         rows,
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.deploy.cli.input_files import read_file
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.records.formats import RecordFormat
@@ -52,10 +53,8 @@ class RecordOptions(RegistryOptions):
             raise UsageError(
                 f"--key-format {self.key_format} is not allowed: text, json, hex, base64"
             )
-        try:
-            schema = None if self.schema is None else self.schema.read_bytes()
-        except OSError as error:
-            raise UsageError(f"--schema {self.schema}: {error.strerror}") from None
+        given = self.schema
+        schema = None if given is None else read_file(given, f"--schema {given}")
         registry = self.registry()
         report_slow_servers()
         value = codec(

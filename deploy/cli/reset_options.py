@@ -1,7 +1,7 @@
 """Read the options of `penstock groups reset-offsets` that select the new offsets."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,17 +74,8 @@ def goal_of(options: ResetGoal) -> "Goal":
     if options.by_duration is not None:
         now_ms = time.time_ns() // 1_000_000
         time_ms = max(0, now_ms - reset.parse_duration(options.by_duration))
-    given = (
-        options.to_earliest,
-        options.to_latest,
-        options.to_current,
-        options.to_offset is not None,
-        options.shift_by is not None,
-        options.to_datetime is not None,
-        options.by_duration is not None,
-        options.from_file is not None,
-    )
-    if sum(given) != 1:
+    given = [value for value in astuple(options) if value is not None and value is not False]
+    if len(given) != 1:
         raise UsageError(
             "specify one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
             "--to-datetime, --by-duration and --from-file"

@@ -1,7 +1,6 @@
 """Run `penstock sql`: query topics with SQL, once or at a prompt."""
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,10 +14,10 @@ from penstock.deploy.cli.completing import (
     complete_topic_values,
     complete_topics,
 )
+from penstock.deploy.cli.input_files import read_schema, split_id
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.options import ClusterId, OnError, Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
-from penstock.deploy.cli.schema_files import read_schema, split_id
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
@@ -111,7 +110,7 @@ class TopicOptions(RegistryOptions):
         subjects = dict(_pair("--subject", item) for item in self.subject or [])
         names, schemas = self._schemas()
         found: dict[str, ValueFormat] = {}
-        for topic in _distinct(schemas, self.framed or [], messages, subjects):
+        for topic in dict.fromkeys(chain(schemas, self.framed or [], messages, subjects)):
             given = schemas.get(topic, [])
             is_framed = topic in (self.framed or []) or topic in subjects or not given
             has_ids = any(number is not None for number, _ in given)
@@ -272,10 +271,6 @@ def _hide_pandas() -> None:
     """Prevent pyarrow from importing pandas, which takes a second of CPU time and is not needed."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
-
-
-def _distinct(*topics: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(chain(*topics))
 
 
 def _pair(flag: str, item: str) -> tuple[str, str]:

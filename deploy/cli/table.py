@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from penstock.deploy.cli.input_files import read_schema
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.options import ClusterId, Output, TopicName, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
-from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.cli.table_options import (
     MIB_MAX,
     CatalogOptions,

@@ -1,11 +1,11 @@
 """Run `penstock topics apply` and `alter`: apply a file of topics, or add partitions."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.deploy.cli.input_files import read_file
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, counted, print_document, report, say
@@ -39,7 +39,8 @@ def apply(
     from penstock.deploy.clients import configs
     from penstock.deploy.clients.kafka import Kafka
 
-    wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
+    content = sys.stdin.buffer.read() if file == "-" else read_file(file, file)
+    wanted = read_wanted(content, "standard input" if file == "-" else file)
     kafka = Kafka(bootstrap)
     there = {view.name: len(view.partitions) for view in kafka.topics()}
     found = {
@@ -73,15 +74,6 @@ def apply(
         return
     unchanged = len(wanted) - len(changes)
     say(f"{unchanged} of {counted(len(wanted), 'topic')} unchanged")
-
-
-def _content(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
 
 
 def _refuse_configs(given: list[str] | None) -> None:
