@@ -73,6 +73,12 @@ class NodeView:
     version: str
     note: str
 
+    def append_latencies(self) -> str:
+        """Return the median and the 99th percentile, as displayed in tables."""
+        if self.append_p50_ms is None or self.append_p99_ms is None:
+            return "-"
+        return f"{self.append_p50_ms:,.0f} / {self.append_p99_ms:,.0f}"
+
 
 @dataclass(frozen=True, slots=True)
 class WalView:

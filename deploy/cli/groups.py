@@ -22,7 +22,7 @@ from penstock.deploy.output import (
 )
 
 if TYPE_CHECKING:
-    from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
+    from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView
     from penstock.deploy.clients.brokers import Brokers
     from penstock.protocol.client.brokers import Partition
 
@@ -93,7 +93,7 @@ def list_(
     with Brokers(bootstrap) as brokers:
         listing = with_lags(brokers, listed_groups(brokers, wanted_states, wanted_types))
     rows = [
-        (item.group, item.type, item.state, item.protocol or "-", _lag(item.lag))
+        (item.group, item.type, item.state, item.protocol or "-", item.lag)
         for item in listing.groups
     ]
     columns = ("group", "type", "state", "protocol", "lag")
@@ -178,7 +178,11 @@ def reset_offsets(
         if execute:
             confirm(f"set {counted(len(planned), 'offset')} of group {group}?", yes=yes)
             reset.execute(brokers, found, planned)
-    _print_planned(planned, output, done=execute)
+    rows = [(item.topic, item.partition, item.current_offset, item.new_offset) for item in planned]
+    columns = ("topic", "partition", "current offset", "new offset")
+    report_table(output, planned, "", columns, rows)
+    if output is Format.TABLE:
+        say("the offsets are set" if execute else "nothing was changed; --execute sets the offsets")
 
 
 @app.command("delete")
@@ -310,13 +314,15 @@ def _print_group(view: "GroupView") -> None:
         (
             item.topic,
             item.partition,
-            *_known(item.current_offset, item.log_end_offset, item.lag),
+            item.current_offset,
+            item.log_end_offset,
+            item.lag,
             item.client_id or "-",
             item.host or "-",
         )
         for item in view.offsets
     ]
-    title += f", lag {_lag(view.lag)}"
+    title += ", lag -" if view.lag is None else f", lag {view.lag:,}"
     without_end = sum(item.log_end_offset is None for item in view.offsets)
     if without_end:
         title += f" (the leaders of {counted(without_end, 'partition')} do not respond)"
@@ -348,28 +354,5 @@ def _member_row(member: "MemberView") -> tuple[str, ...]:
 
 def _shown(partitions: "Mapping[str, Sequence[int]]") -> str:
     """Show partitions by topic or subtopology."""
-    return " ".join(f"{name}:{_ids(ids)}" for name, ids in partitions.items()) or "-"
-
-
-def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool) -> None:
-    if output is not Format.TABLE:
-        print_document(output, planned)
-        return
-    rows = [
-        (item.topic, item.partition, *_known(item.current_offset), item.new_offset)
-        for item in planned
-    ]
-    print_table("", ("topic", "partition", "current offset", "new offset"), rows)
-    say("the offsets are set" if done else "nothing was changed; --execute sets the offsets")
-
-
-def _lag(lag: int | None) -> str:
-    return "-" if lag is None else f"{lag:,}"
-
-
-def _known(*values: int | None) -> tuple[int | str, ...]:
-    return tuple("-" if value is None else value for value in values)
-
-
-def _ids(ids: Sequence[int]) -> str:
-    return ",".join(map(str, ids))
+    shown = (f"{name}:{','.join(map(str, ids))}" for name, ids in partitions.items())
+    return " ".join(shown) or "-"

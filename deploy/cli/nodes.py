@@ -137,9 +137,9 @@ def _row(node: "NodeView") -> tuple[object, ...]:
         node.rack or "-",
         node.leads,
         node.open_streams,
-        "-" if node.bytes_in_s is None else node.bytes_in_s / 1e6,
-        "-" if node.bytes_out_s is None else node.bytes_out_s / 1e6,
-        _latencies(node),
+        None if node.bytes_in_s is None else node.bytes_in_s / 1e6,
+        None if node.bytes_out_s is None else node.bytes_out_s / 1e6,
+        node.append_latencies(),
         node.note or "-",
     )
 
@@ -149,11 +149,3 @@ def _last_heartbeat(node: "NodeView") -> str:
     if session is None or session.heartbeat_age_ms is None:
         return "-"
     return f"{session.heartbeat_age_ms / 1_000:.1f} s ago"
-
-
-def _latencies(node: "NodeView") -> str:
-    return (
-        "-"
-        if node.append_p50_ms is None or node.append_p99_ms is None
-        else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
-    )

@@ -564,15 +564,14 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: F
         print_table(f"size of {topic.name}", ["partition", "leader", *columns], rows)
 
 
-def _cells(size: "SizeView") -> tuple[str, ...]:
-
+def _cells(size: "SizeView") -> tuple[object, ...]:
     return (
         "-" if size.stored_bytes is None else size_text(size.stored_bytes),
         "-" if size.shared_bytes is None else size_text(size.shared_bytes),
-        "-" if size.objects is None else f"{size.objects:,}",
+        size.objects,
         "-" if size.wal_bytes is None else size_text(size.wal_bytes),
         "-" if size.usd_month is None else f"{size.usd_month:,.4f}",
-        "-" if size.read_requests is None else f"{size.read_requests:,}",
+        size.read_requests,
         "-" if size.read_usd is None else f"{size.read_usd:,.4f}",
     )
 

@@ -132,9 +132,7 @@ def find_hanging(
             str(item.start_offset),
             str(item.producer_id),
             str(item.producer_epoch),
-            "-"
-            if item.last_timestamp_ms < 0
-            else f"{(now_ms - item.last_timestamp_ms) // _MINUTE_MS:,}",
+            None if item.last_timestamp_ms < 0 else (now_ms - item.last_timestamp_ms) // _MINUTE_MS,
         )
         for item in found
     ]

@@ -148,8 +148,9 @@ def end_line_of_interrupt() -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with numbers right-aligned. For an empty table, print a sentence instead. On a
-    narrow terminal, the table has only the first columns, followed by the names of the others.
+    """Print a table with numbers right-aligned, and dashes for None. For an empty table, print a
+    sentence instead. On a narrow terminal, the table has only the first columns, followed by the
+    names of the others.
     """
     from rich.table import Table
 
@@ -166,7 +167,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         caption_justify="left" if hidden else "center",
     )
     for index, column in enumerate(columns[:shown_count]):
-        is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
+        values = [row[index] for row in cells if row[index] is not None]
+        is_number = bool(values) and all(isinstance(value, int | float) for value in values)
         table.add_column(
             column,
             justify="right" if is_number else "left",
@@ -204,6 +206,8 @@ def _least_width(column: str, cells: Sequence[str]) -> int:
 
 
 def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
+    if value is None:
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

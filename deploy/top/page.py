@@ -11,7 +11,6 @@ from rich.table import Table
 
 from penstock.controller.api.load_messages import StoreRequests
 from penstock.deploy.admin.cost import usd_month
-from penstock.deploy.admin.views import NodeView
 from penstock.deploy.output import cell, fitting_count, hidden_columns, size
 from penstock.deploy.top.view import TopView
 
@@ -37,7 +36,7 @@ def _nodes(view: TopView) -> "_FittingTable":
             _megabytes(node.bytes_in_s),
             _megabytes(node.bytes_out_s),
             _whole(node.requests_s),
-            _responses(node),
+            node.append_latencies(),
             "-" if node.loop_lag_ms is None else f"{node.loop_lag_ms:,.0f}",
             node.note or "-",
         ]
@@ -146,11 +145,3 @@ def _whole(value: int | None) -> str:
 
 def _megabytes(bytes_s: int | None) -> str:
     return "-" if bytes_s is None else f"{bytes_s / 1e6:,.2f}"
-
-
-def _responses(node: NodeView) -> str:
-    return (
-        "-"
-        if node.append_p50_ms is None or node.append_p99_ms is None
-        else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
-    )
