@@ -3,9 +3,9 @@ timestamp, leases.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -72,7 +72,7 @@ class StoreCluster:
 
     def newest_root(self) -> ManifestRoot:
         """Return the manifest of a fresh view. Raise the errors of `partitions`."""
-        return background().run(self._newest_root(), DEADLINE_S)
+        return self._with_view(ClusterView.refresh)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
         """Return the partitions from a fresh view, including last stable offsets if `committed` is
@@ -81,37 +81,49 @@ class StoreCluster:
         This and all methods below raise UnknownPartition, ManifestNotFound, SeveralClusters,
         InvalidStoreUrl or the store's errors.
         """
-        return background().run(self._partitions(topic, committed), DEADLINE_S)
+        return self._with_view(
+            lambda view: view.partitions([topic], committed=committed), refresh=True
+        )
 
     def plan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
     ) -> list[Slice]:
         """Return slices from the current view. Raise the errors of `ClusterView.plan`."""
-        return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
+        return self._with_view(lambda view: view.plan(ranges, timestamp_from_ms=timestamp_from_ms))
 
     def replan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
     ) -> list[Slice]:
         """Return slices from a fresh view."""
-        return background().run(self._replan(ranges, timestamp_from_ms), DEADLINE_S)
+        return self._with_view(
+            lambda view: view.plan(ranges, timestamp_from_ms=timestamp_from_ms), refresh=True
+        )
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
         """Return, by key, the objects of the slices that the view has already read completely.
         Reading those slices takes no GET.
         """
-        return background().run(self._bodies(slices), DEADLINE_S)
+
+        async def bodies(view: ClusterView) -> dict[str, bytes]:
+            return view.bodies_of(slices)
+
+        return self._with_view(bodies)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         """Return `ClusterView.aborted` from a fresh view. Also raises ObjectStillMissing."""
-        return background().run(self._aborted(ranges), DEADLINE_S)
+        return self._with_view(lambda view: view.aborted(ranges), refresh=True)
 
     def plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
         """Return `ClusterView.plain` from the current view. Also raises ObjectStillMissing."""
-        return background().run(self._plain(ranges), DEADLINE_S)
+        return self._with_view(lambda view: view.plain(ranges))
 
     def root(self) -> ManifestRoot:
         """Return the manifest of the current view."""
-        return background().run(self._root(), DEADLINE_S)
+
+        async def root(view: ClusterView) -> ManifestRoot:
+            return view.root
+
+        return self._with_view(root)
 
     def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
         """Return the first offset in each range with a record at or after the timestamp (ms), or
@@ -119,7 +131,16 @@ class StoreCluster:
 
         Also raises ObjectStillMissing and ReadError.
         """
-        return background().run(self._first_at(wanted), DEADLINE_S)
+        turns = asyncio.Semaphore(LOOKUPS_MAX)
+
+        async def look_up(view: ClusterView, item: OffsetRange, timestamp_ms: int) -> int | None:
+            async with turns:
+                return await self._first_of(view, item, timestamp_ms)
+
+        async def look_up_all(view: ClusterView) -> list[int | None]:
+            return await asyncio.gather(*(look_up(view, *item) for item in wanted))
+
+        return self._with_view(look_up_all)
 
     def lease(
         self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool
@@ -127,10 +148,36 @@ class StoreCluster:
         """Protect the objects of `root` from deletion for `ttl_ms` from now on. Raise TooManyLeases
         or ObjectStoreError.
         """
-        background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
+
+        async def lease(view: ClusterView) -> None:
+            held = HeldLease(await self.store(), view.cluster_id, lease_id, owner)
+            await (held.renew if renewed else held.create)(root, ttl_ms)
+
+        self._with_view(lease)
 
     def release(self, lease_id: UUID) -> None:
-        background().run(self._release(lease_id), DEADLINE_S)
+        async def release(view: ClusterView) -> None:
+            await HeldLease(await self.store(), view.cluster_id, lease_id, "").release()
+
+        self._with_view(release)
+
+    def _with_view(
+        self, use: Callable[[ClusterView], Coroutine[Any, Any, _T]], *, refresh: bool = False
+    ) -> _T:
+        """Run `use` on the loop. Convert ObjectGone to ObjectStillMissing: the view has already
+        planned again.
+        """
+
+        async def work() -> _T:
+            view = await self.view()
+            if refresh:
+                await view.refresh()
+            try:
+                return await use(view)
+            except ObjectGone as gone:
+                raise ObjectStillMissing(gone.slice, _VIEW_PLANS, is_same=True) from None
+
+        return background().run(work(), DEADLINE_S)
 
     # --- on the loop ------------------------------------------------------------------------------
 
@@ -154,57 +201,15 @@ class StoreCluster:
         """Return the store of the objects that plans refer to, including slots in the WAL store."""
         return await background().store(self.store_url, self.wal_store_url)
 
-    async def _newest_root(self) -> ManifestRoot:
-        return await (await self.view()).refresh()
-
-    async def _partitions(self, topic: str, committed: bool) -> list[PartitionOffsets]:
-        view = await self.view()
-        await view.refresh()
-        return await _or_still_missing(view.partitions([topic], committed=committed))
-
-    async def _plan(
-        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
-    ) -> list[Slice]:
-        return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
-
-    async def _replan(
-        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
-    ) -> list[Slice]:
-        view = await self.view()
-        await view.refresh()
-        return await view.plan(ranges, timestamp_from_ms=timestamp_from_ms)
-
-    async def _bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
-        return (await self.view()).bodies_of(slices)
-
-    async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        view = await self.view()
-        await view.refresh()
-        return await _or_still_missing(view.aborted(ranges))
-
-    async def _plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
-        return await _or_still_missing((await self.view()).plain(ranges))
-
-    async def _root(self) -> ManifestRoot:
-        return (await self.view()).root
-
-    async def _first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
-        turns = asyncio.Semaphore(LOOKUPS_MAX)
-
-        async def look_up(item: OffsetRange, timestamp_ms: int) -> int | None:
-            async with turns:
-                return await self._first_of(item, timestamp_ms)
-
-        return await asyncio.gather(*(look_up(item, timestamp_ms) for item, timestamp_ms in wanted))
-
-    async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
+    async def _first_of(
+        self, view: ClusterView, wanted: OffsetRange, timestamp_ms: int
+    ) -> int | None:
         """Find the first record: first its object, from the metadata, then the record in the
         object's blocks.
         """
         # Imported here, because this loads Arrow, which few callers need.
         from penstock.lake.arrow.lookup import first_as_young
 
-        view = await self.view()
         store = await self.store()
         for attempt in range(REPLANS_MAX + 1):
             try:
@@ -217,27 +222,3 @@ class StoreCluster:
                 wanted = wanted._replace(start_offset=gone.slice.start_offset)
                 await view.refresh()
         raise AssertionError("the last attempt raises")
-
-    async def _lease(
-        self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool
-    ) -> None:
-        held = await self._held(lease_id, owner)
-        await (held.renew if renewed else held.create)(root, ttl_ms)
-
-    async def _release(self, lease_id: UUID) -> None:
-        await (await self._held(lease_id, "")).release()
-
-    async def _held(self, lease_id: UUID, owner: str) -> HeldLease:
-        view = await self.view()
-        store = await self.store()
-        return HeldLease(store, view.cluster_id, lease_id, owner)
-
-
-async def _or_still_missing(read: Awaitable[_T]) -> _T:
-    """Await `read`, and convert ObjectGone to ObjectStillMissing: the view has already planned
-    again.
-    """
-    try:
-        return await read
-    except ObjectGone as gone:
-        raise ObjectStillMissing(gone.slice, _VIEW_PLANS, is_same=True) from None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.lake.arrow.background import background
-from penstock.lake.arrow.cluster import DEADLINE_S, StoreCluster
+from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.manifest.errors import TooManyLeases
 from penstock.lake.manifest.plan import OffsetRange
-from penstock.lake.manifest.view import ClusterView, PartitionOffsets
+from penstock.lake.manifest.view import ClusterView
 from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
 from penstock.lake.spark.offsets import Offsets, TopicPartition, scala_set
 from penstock.lake.spark.options import Topics
@@ -37,7 +36,9 @@ class SparkCluster(StoreCluster):
         """Return the topics and bounds from a fresh view. Raise OffsetsMismatch for missing topics
         or partitions unless `missing_ok`, which skips them.
         """
-        return background().run(self._find(topics, read_committed, missing_ok), DEADLINE_S)
+        return self._with_view(
+            lambda view: _find(view, topics, read_committed, missing_ok), refresh=True
+        )
 
     def first_offsets(
         self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]
@@ -71,37 +72,34 @@ class SparkCluster(StoreCluster):
             option = "store" if is_store else "wal_store"
             raise InvalidOption(f"option {option!r}: {error}") from None
 
-    async def _find(self, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
-        view = await self.view()
-        await view.refresh()
-        existing = {
-            topic.name: str(topic.topic_id)
-            for topic in view.topics(topics.pattern or None, topics.snapshot)
-        }
-        if topics.pattern:
-            names = sorted(existing.keys() - INTERNAL_TOPICS)
-        else:
-            names = list(topics.names) or sorted({item.topic for item in topics.partitions})
-        missing = [name for name in names if name not in existing]
-        if missing and not missing_ok:
-            where = f"snapshot {topics.snapshot!r}" if topics.snapshot else "the cluster"
-            raise OffsetsMismatch(
-                f"topics do not exist: {', '.join(missing)}; {where} has"
-                f" {', '.join(sorted(existing)[:20]) or 'none'}"
-            )
-        names = [name for name in names if name in existing]
-        states = await view.partitions(names, committed=read_committed)
-        bounds = {
-            TopicPartition(state.topic, state.partition): _bounds(state, read_committed)
-            for state in states
-        }
-        if topics.partitions:
-            bounds = _assigned(topics.partitions, bounds, missing_ok)
-        return Found(bounds, {name: existing[name] for name in names})
 
-
-def _bounds(state: PartitionOffsets, read_committed: bool) -> Bounds:
-    return Bounds(state.log_start, state.readable_end(committed=read_committed))
+async def _find(view: ClusterView, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
+    existing = {
+        topic.name: str(topic.topic_id)
+        for topic in view.topics(topics.pattern or None, topics.snapshot)
+    }
+    if topics.pattern:
+        names = sorted(existing.keys() - INTERNAL_TOPICS)
+    else:
+        names = list(topics.names) or sorted({item.topic for item in topics.partitions})
+    missing = [name for name in names if name not in existing]
+    if missing and not missing_ok:
+        where = f"snapshot {topics.snapshot!r}" if topics.snapshot else "the cluster"
+        raise OffsetsMismatch(
+            f"topics do not exist: {', '.join(missing)}; {where} has"
+            f" {', '.join(sorted(existing)[:20]) or 'none'}"
+        )
+    names = [name for name in names if name in existing]
+    states = await view.partitions(names, committed=read_committed)
+    bounds = {
+        TopicPartition(state.topic, state.partition): Bounds(
+            state.log_start, state.readable_end(committed=read_committed)
+        )
+        for state in states
+    }
+    if topics.partitions:
+        bounds = _assigned(topics.partitions, bounds, missing_ok)
+    return Found(bounds, {name: existing[name] for name in names})
 
 
 def _assigned(
