@@ -4,15 +4,15 @@ headers are sufficient unless the range or the time bounds cut a batch.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.lake.arrow.background import background
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.arrow.decode import Decoder
-from penstock.lake.arrow.read import AbortedByStream, PartDecoder, index_cache
-from penstock.lake.arrow.read_sync import CLOSE_S
+from penstock.lake.arrow.read import AbortedByStream, PartDecoder
+from penstock.lake.arrow.read_sync import CLOSE_S, open_fetch
 from penstock.lake.arrow.renew import PAUSE_MS, ReplanBackoff, look_up_aborted, replan_slices
 from penstock.lake.fetch.errors import ObjectGone
-from penstock.lake.fetch.fetcher import Fetch
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.parts import Piece
 from penstock.lake.fetch.slices import Slice
@@ -31,51 +31,46 @@ def count_records(
     bodies: Mapping[str, bytes] | None = None,
     pause_ms: int = PAUSE_MS,
     on_unreadable: OnUnreadable = raise_unreadable,
-) -> int:
-    """Return the number of wanted records. `plain` contains the streams whose slices do not contain
-    transactions. Raise the errors of `read_renewed`.
+) -> dict[int, int]:
+    """Return the number of wanted records by partition. `plain` contains the streams whose slices
+    do not contain transactions. Raise the errors of `read_renewed`.
 
     Invariant: the count equals the number of rows returned by reading. Counts of the metadata
     include markers and aborted records, so they are used only for ranges without transactions. They
     also include unreadable records, so a scan that skips those reads all records instead, and
     records that repeat an offset, which only topics with record.validation=header accept.
     """
-    counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
-    counter.on_unreadable = on_unreadable
+    aborted: AbortedByStream = {}
     if committed:
         mixed = [part for part in slices if part.stream_id not in plain]
-        _, counter.aborted = look_up_aborted(cluster.aborted, mixed)
-    total, left, backoff = 0, list(slices), ReplanBackoff(pause_ms)
+        _, aborted = look_up_aborted(cluster.aborted, mixed)
+    counter = _Counter(
+        cluster, plain, config or ReadConfig(), times, bodies or {}, aborted, on_unreadable
+    )
+    totals = dict.fromkeys(sorted({part.partition for part in slices}), 0)
+    left, backoff = list(slices), ReplanBackoff(pause_ms)
     while left:
-        counts = [0] * len(left)
+        counts, done = [0] * len(left), len(left)
         try:
             counter.count(left, counts)
         except ObjectGone as gone:
-            done = len(left) - len(gone.remaining) - 1
-            total, left = total + sum(counts[:done]), left[done:]
+            done -= len(gone.remaining) + 1
             backoff.take(gone, has_advanced=done > 0)
-            left = replan_slices(cluster.replan, left)
-        else:
-            return total + sum(counts)
-    return total
+        for part, count in zip(left[:done], counts, strict=False):
+            totals[part.partition] += count
+        left = replan_slices(cluster.replan, left[done:])
+    return totals
 
 
+@dataclass(frozen=True, slots=True)
 class _Counter:
-    def __init__(
-        self,
-        cluster: StoreCluster,
-        plain: frozenset[int],
-        config: ReadConfig,
-        times: TimeBounds,
-        bodies: Mapping[str, bytes],
-    ) -> None:
-        self.aborted: AbortedByStream = {}
-        self.on_unreadable: OnUnreadable = raise_unreadable
-        self._cluster = cluster
-        self._plain = plain
-        self._config = config
-        self._times = times
-        self._bodies = bodies
+    cluster: StoreCluster
+    plain: frozenset[int]
+    config: ReadConfig
+    times: TimeBounds
+    bodies: Mapping[str, bytes]
+    aborted: AbortedByStream
+    on_unreadable: OnUnreadable
 
     def count(self, slices: Sequence[Slice], counts: list[int]) -> None:
         """Set the count of each slice. Raise ObjectGone; the counts before that slice are then
@@ -83,7 +78,7 @@ class _Counter:
         """
         unknown: list[int] = []
         for number, part in enumerate(slices):
-            if part.is_dense and part.stream_id in self._plain and not self._times.is_bounded:
+            if part.is_dense and part.stream_id in self.plain and not self.times.is_bounded:
                 counts[number] = part.record_count
             else:
                 unknown.append(number)
@@ -105,22 +100,18 @@ class _Counter:
             counts[piece.ordinal] += known or 0
             return known is None
 
-        async def open_fetch() -> Fetch:
-            store = await shared.store(self._cluster.store_url, self._cluster.wal_store_url)
-            return Fetch(
-                store,
-                slices,
-                self._config,
-                index_cache(store, self._config),
-                wanted=is_unknown,
-                bodies=self._bodies,
-            )
-
+        column = "timestamp" if self.times.is_bounded else "offset"
+        decoder = Decoder((column,), self.config, size_bytes=0, on_unreadable=self.on_unreadable)
+        work = PartDecoder(decoder, self.aborted, self.times)
         shared = background()
-        column = "timestamp" if self._times.is_bounded else "offset"
-        decoder = Decoder((column,), self._config, size_bytes=0, on_unreadable=self.on_unreadable)
-        work = PartDecoder(decoder, self.aborted, self._times)
-        fetch = shared.run(open_fetch())
+        fetch = open_fetch(
+            self.cluster.store_url,
+            self.cluster.wal_store_url,
+            slices,
+            self.config,
+            wanted=is_unknown,
+            bodies=self.bodies,
+        )
         try:
             while (fetched := shared.run(fetch.next())) is not None:
                 for number, count in work.count(fetched):
@@ -130,10 +121,10 @@ class _Counter:
 
     def _known(self, piece: Piece) -> int | None:
         """Return the known record count of a block, or None if the block must be read."""
-        part, block, times = piece.slice, piece.block, self._times
+        part, block, times = piece.slice, piece.block, self.times
         if times.excludes_block(block):
             return 0
-        if part.stream_id not in self._plain or not times.includes_block(block):
+        if part.stream_id not in self.plain or not times.includes_block(block):
             return None
         low = max(part.start_offset, block.start_offset)
         high = min(part.end_offset, block.end_offset)

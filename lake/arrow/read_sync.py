@@ -14,7 +14,7 @@ from penstock.lake.arrow.read import AbortedByStream, PartDecoder, index_cache
 from penstock.lake.fetch.errors import ObjectGone
 from penstock.lake.fetch.fetcher import Fetch
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.lake.fetch.parts import blocks_within
+from penstock.lake.fetch.parts import Wanted, blocks_within
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
@@ -47,19 +47,9 @@ def read_slices_sync(
         on_unreadable=on_unreadable,
     )
     work = PartDecoder(decoder, aborted, times)
-
-    async def open_fetch() -> Fetch:
-        store = await shared.store(store_url, wal_store_url)
-        return Fetch(
-            store,
-            slices,
-            config,
-            index_cache(store, config),
-            wanted=blocks_within(times),
-            bodies=bodies,
-        )
-
-    fetch = shared.run(open_fetch())
+    fetch = open_fetch(
+        store_url, wal_store_url, slices, config, wanted=blocks_within(times), bodies=bodies
+    )
     gone: ObjectGone | None = None
     try:
         while True:
@@ -75,3 +65,22 @@ def read_slices_sync(
         shared.run(fetch.close(), CLOSE_S)
     if gone is not None:
         raise gone
+
+
+def open_fetch(
+    store_url: str,
+    wal_store_url: str,
+    slices: Sequence[Slice],
+    config: ReadConfig,
+    *,
+    wanted: Wanted,
+    bodies: Mapping[str, bytes] | None,
+) -> Fetch:
+    """Start to fetch slices on the background loop. The arguments are those of `Fetch`."""
+
+    async def opened() -> Fetch:
+        store = await background().store(store_url, wal_store_url)
+        cache = index_cache(store, config)
+        return Fetch(store, slices, config, cache, wanted=wanted, bodies=bodies)
+
+    return background().run(opened())

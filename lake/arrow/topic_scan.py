@@ -255,8 +255,23 @@ class Scan:
             OffsetsLost, OffsetsMissing, TopicReplaced, UnknownPartition: As during iteration.
             ObjectStillMissing, ReadError, ObjectStoreError: As during iteration.
         """
+        return sum(self.counts().values())
+
+    def counts(self) -> dict[int, int]:
+        """Return the number of records of each partition, determined like `count`. Raise the errors
+        of `count`.
+        """
+        on_unreadable = self._new_pass()
         if self._skips:
-            return self._row_count(self.offsets, self._new_pass())
+            found = dict.fromkeys(self.offsets, 0)
+            rows = self.narrowed(
+                self.offsets, ("partition",), self._times, on_unreadable=on_unreadable
+            ).batches()
+            with closing(rows):
+                for batch in rows:
+                    for item in batch.column("partition").value_counts().to_pylist():
+                        found[item["values"]] += item["counts"]
+            return found
         slices = self._plan()
         return count_records(
             self._cluster,
@@ -266,44 +281,8 @@ class Scan:
             committed=self._committed,
             times=self._times,
             bodies=self._cluster.bodies(slices),
-            on_unreadable=self._new_pass(),
+            on_unreadable=on_unreadable,
         )
-
-    def counts(self) -> dict[int, int]:
-        """Return the number of records of each partition, determined like `count`. Raise the errors
-        of `count`.
-        """
-        if self._skips:
-            on_unreadable = self._new_pass()
-            return {
-                partition: self._row_count({partition: bounds}, on_unreadable)
-                for partition, bounds in self.offsets.items()
-            }
-        slices = self._plan()
-        plain, bodies = self._cluster.plain(ranges_of(slices)), self._cluster.bodies(slices)
-        on_unreadable = self._new_pass()
-        return {
-            partition: count_records(
-                self._cluster,
-                [part for part in slices if part.partition == partition],
-                plain,
-                self._config,
-                committed=self._committed,
-                times=self._times,
-                bodies=bodies,
-                on_unreadable=on_unreadable,
-            )
-            for partition in sorted({part.partition for part in slices})
-        }
-
-    def _row_count(
-        self, offsets: Mapping[int, tuple[int, int]], on_unreadable: OnUnreadable
-    ) -> int:
-        rows = self.narrowed(
-            offsets, self.schema.names, self._times, on_unreadable=on_unreadable
-        ).batches()
-        with closing(rows):
-            return sum(batch.num_rows for batch in rows)
 
     def narrowed(
         self,

@@ -101,6 +101,10 @@ def rows(cluster: Any, slices: Sequence[Slice], requested: TimeBounds, **options
     return found
 
 
+def count(*arguments: Any, **options: Any) -> int:
+    return sum(count_records(*arguments, **options).values())
+
+
 def read_bytes(store: WatchedStore) -> int:
     """Return the bytes read by GETs since the last call."""
     found = sum(length for _, _, length in store.gets)
@@ -137,7 +141,7 @@ def test_batches_with_unknown_bounds_are_read(store: WatchedStore) -> None:
 def test_a_slice_without_gaps_is_counted_without_a_request(store: WatchedStore) -> None:
     whole = put(store, "data/x", [batch(10 * n, [n] * 10) for n in range(100)])
     part = replace(whole, start_offset=13, end_offset=977, record_count=964)
-    assert count_records(cluster_of([part]), [part], frozenset({1})) == 964
+    assert count(cluster_of([part]), [part], frozenset({1})) == 964
     assert store.gets == []
 
 
@@ -155,11 +159,11 @@ def test_gaps_are_counted_from_the_index_and_partial_batches_from_records(
         for n in range(100)
     ]
     whole = put(store, "data/x", batches)
-    assert count_records(cluster_of([whole]), [whole], frozenset({1}), ONE_BY_ONE) == 500
+    assert count(cluster_of([whole]), [whole], frozenset({1}), ONE_BY_ONE) == 500
     assert len(store.gets) == 1
     store.gets.clear()
     part = replace(whole, start_offset=13, end_offset=977)
-    assert count_records(cluster_of([part]), [part], frozenset({1}), ONE_BY_ONE) == 482
+    assert count(cluster_of([part]), [part], frozenset({1}), ONE_BY_ONE) == 482
     assert len(store.gets) == 2
     assert read_bytes(store) < whole.size_bytes / 4
 
@@ -174,8 +178,8 @@ def test_markers_and_aborted_records_are_not_counted(store: WatchedStore) -> Non
     assert whole.is_dense
     aborted = [AbortedTransaction(7, 10 * n, 10 * n + 9) for n in range(1, 40, 2)]
     cluster = cluster_of([whole], aborted)
-    assert count_records(cluster, [whole], frozenset()) == 360
-    assert count_records(cluster, [whole], frozenset(), committed=True) == 180
+    assert count(cluster, [whole], frozenset()) == 360
+    assert count(cluster, [whole], frozenset(), committed=True) == 180
 
 
 def test_a_replaced_object_is_counted_at_its_new_place(store: WatchedStore) -> None:
@@ -188,19 +192,19 @@ def test_a_replaced_object_is_counted_at_its_new_place(store: WatchedStore) -> N
         put(store, "data/5", [batch(30, [1] * 20)]),
     ]
     cluster = cluster_of([first, *new, third])
-    assert count_records(cluster, [first, gone, third], frozenset({1})) == 5 + 13 + 20 + 5
+    assert count(cluster, [first, gone, third], frozenset({1})) == 5 + 13 + 20 + 5
 
 
 def test_lost_and_damaged_objects_are_reported(store: WatchedStore) -> None:
     gone = Slice("data/1", 500, "topic", 1, 1, 0, 10, 400, 9)
     with pytest.raises(ObjectStillMissing):
-        count_records(cluster_of([gone]), [gone], frozenset({1}), pause_ms=0)
+        count(cluster_of([gone]), [gone], frozenset({1}), pause_ms=0)
     whole = put(store, "data/2", [batch(0, range(200))])
     body = bytearray(background().run(store.get("data/2")))
     body[200] ^= 1
     background().run(store.put("data/2", [bytes(body)]))
     with pytest.raises(ReadError, match="data/2"):
-        count_records(cluster_of([whole]), [whole], frozenset())
+        count(cluster_of([whole]), [whole], frozenset())
 
 
 def random_batches(rng: Random) -> tuple[list[bytes | bytearray], list[AbortedTransaction], bool]:
@@ -266,5 +270,5 @@ def test_pruned_reads_and_counts_equal_those_without_pruning(
         expected = rows(cluster, [part], times, aborted=by_stream)
         assert rows(cluster, [part], times, aborted=by_stream, times=times) == expected
         plain = frozenset[int]() if has_markers else frozenset({1})
-        found = count_records(cluster, [part], plain, ONE_BY_ONE, committed=committed, times=times)
+        found = count(cluster, [part], plain, ONE_BY_ONE, committed=committed, times=times)
         assert found == len(expected)
