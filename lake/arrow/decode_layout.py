@@ -88,88 +88,70 @@ class Column(Protocol):
         ...
 
 
-class _Room:
+class _Room(NamedTuple):
     """The part of a slab that is used for one output."""
 
-    __slots__ = ("_at", "_slab")
-
-    def __init__(self, slab: int, at: int) -> None:
-        self._slab = slab
-        self._at = at
+    slab: int
+    at: int
 
     def buffer(self, written: Written, size_bytes: int) -> Buffer:
-        return written.slabs[self._slab].buffer(self._at, size_bytes)
+        return written.slabs[self.slab].buffer(self.at, size_bytes)
 
 
 _Rooms = Mapping[int, _Room]
 
 
-class _Numbers:
-    def __init__(self, kind: DataType, width: int, room: _Room) -> None:
-        self._kind = kind
-        self._width = width
-        self._room = room
+class _Numbers(NamedTuple):
+    kind: DataType
+    width: int
+    room: _Room
 
     def array(self, written: Written, count: int) -> Array:
         return pa.Array.from_buffers(
-            self._kind, count, [None, self._room.buffer(written, self._width * count)], 0
+            self.kind, count, [None, self.room.buffer(written, self.width * count)], 0
         )
 
 
-class _Binary:
-    def __init__(self, slots: _Nullable, rooms: _Rooms) -> None:
-        self._used, self._nulls = slots.used, slots.nulls
-        self._valid, self._offsets, self._data = (
-            rooms[slots.valid],
-            rooms[slots.offsets],
-            rooms[slots.data],
-        )
+class _Binary(NamedTuple):
+    slots: _Nullable
+    rooms: _Rooms
 
     def array(self, written: Written, count: int) -> Array:
-        nulls = written.job[self._nulls]
-        valid = self._valid.buffer(written, _bits(count)) if nulls else None
-        data = self._data.buffer(written, written.job[self._used])
-        return pa.Array.from_buffers(
-            _BINARY, count, [valid, self._offsets.buffer(written, 4 * (count + 1)), data], nulls
-        )
+        slots, rooms = self.slots, self.rooms
+        nulls = written.job[slots.nulls]
+        valid = rooms[slots.valid].buffer(written, _bits(count)) if nulls else None
+        offsets = rooms[slots.offsets].buffer(written, 4 * (count + 1))
+        data = rooms[slots.data].buffer(written, written.job[slots.used])
+        return pa.Array.from_buffers(_BINARY, count, [valid, offsets, data], nulls)
 
 
-class _Views:
-    def __init__(self, slots: _Nullable, rooms: _Rooms) -> None:
-        self._nulls = slots.nulls
-        self._valid, self._views = rooms[slots.valid], rooms[slots.offsets]
-
-    def array(self, written: Written, count: int) -> Array:
-        nulls = written.job[self._nulls]
-        valid = self._valid.buffer(written, _bits(count)) if nulls else None
-        return pa.Array.from_buffers(
-            _BINARY_VIEW,
-            count,
-            [valid, self._views.buffer(written, j.VIEW_BYTES * count), *written.viewed],
-            nulls,
-        )
-
-
-class _Headers:
-    def __init__(self, rooms: _Rooms) -> None:
-        self._valid, self._offsets = rooms[j.LIST_VALID], rooms[j.LIST_OFFSETS]
-        self._name_offsets, self._name_data = rooms[j.NAME_OFFSETS], rooms[j.NAME_DATA]
-        self._values = _Binary(_HEADER_VALUES, rooms)
+class _Views(NamedTuple):
+    slots: _Nullable
+    rooms: _Rooms
 
     def array(self, written: Written, count: int) -> Array:
-        job = written.job
+        nulls = written.job[self.slots.nulls]
+        valid = self.rooms[self.slots.valid].buffer(written, _bits(count)) if nulls else None
+        views = self.rooms[self.slots.offsets].buffer(written, j.VIEW_BYTES * count)
+        return pa.Array.from_buffers(_BINARY_VIEW, count, [valid, views, *written.viewed], nulls)
+
+
+class _Headers(NamedTuple):
+    rooms: _Rooms
+
+    def array(self, written: Written, count: int) -> Array:
+        job, rooms = written.job, self.rooms
         headers, nulls = job[j.OUT_HEADERS], job[j.NULL_LISTS]
         of_names = [
             None,
-            self._name_offsets.buffer(written, 4 * (headers + 1)),
-            self._name_data.buffer(written, job[j.OUT_NAME]),
+            rooms[j.NAME_OFFSETS].buffer(written, 4 * (headers + 1)),
+            rooms[j.NAME_DATA].buffer(written, job[j.OUT_NAME]),
         ]
         names = readable_names(pa.Array.from_buffers(_STRING, headers, of_names, 0))
-        pairs = pa.Array.from_buffers(
-            HEADER, headers, [None], 0, children=[names, self._values.array(written, headers)]
-        )
-        valid = self._valid.buffer(written, _bits(count)) if nulls else None
-        outer = [valid, self._offsets.buffer(written, 4 * (count + 1))]
+        values = _Binary(_HEADER_VALUES, rooms).array(written, headers)
+        pairs = pa.Array.from_buffers(HEADER, headers, [None], 0, children=[names, values])
+        valid = rooms[j.LIST_VALID].buffer(written, _bits(count)) if nulls else None
+        outer = [valid, rooms[j.LIST_OFFSETS].buffer(written, 4 * (count + 1))]
         return pa.Array.from_buffers(_TYPES["headers"], count, outer, nulls, children=[pairs])
 
 

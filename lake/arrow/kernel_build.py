@@ -23,20 +23,12 @@ pays off. On a slow machine, the numpy decoder reaches 16 MB/s with 16 KiB batch
 
 
 class _Build:
-    """The compiler process started by this process, if any."""
+    """The state of this process: the compiler that it started, if any, the bytes that it has
+    decoded, or will decode, without the kernels, and the kernels, once they are loaded.
+    """
 
     process: subprocess.Popen[bytes] | None = None
-
-
-class _Decoded:
-    """The bytes that this process has decoded, or will decode, without the kernels."""
-
-    size_bytes = 0
-
-
-class _Loaded:
-    """The kernels, once they are loaded."""
-
+    decoded_bytes = 0
     kernels: "Kernels | None" = None
     lock = Lock()
 
@@ -45,11 +37,11 @@ def are_wanted(size_bytes: int | None) -> bool:
     """Return whether the kernels are ready and loading them pays off for this number of bytes
     together with earlier ones. None means an unknown number of bytes.
     """
-    if _Loaded.kernels is not None:
+    if _Build.kernels is not None:
         return True
     if size_bytes is not None:
-        _Decoded.size_bytes += size_bytes
-        if _Decoded.size_bytes < _WORTHWHILE_BYTES:
+        _Build.decoded_bytes += size_bytes
+        if _Build.decoded_bytes < _WORTHWHILE_BYTES:
             return False
     return are_at_hand()
 
@@ -58,7 +50,7 @@ def are_at_hand() -> bool:
     """Return whether the kernels are ready. If not, start compiling them unless another process is
     doing so.
     """
-    if _Loaded.kernels is not None:
+    if _Build.kernels is not None:
         return True
     directory = kernel_cache.cache_directory()
     if directory is None or _file_in(directory).exists():
@@ -79,12 +71,12 @@ def kernels() -> "Kernels":
     task that started it, and nothing waits for it. If it fails, or if nothing can be cached, the
     next use compiles the kernels itself and raises the error.
     """
-    with _Loaded.lock:
-        if _Loaded.kernels is None:
+    with _Build.lock:
+        if _Build.kernels is None:
             from penstock.lake.arrow import kernel_code
 
-            _Loaded.kernels = kernel_code.load_kernels(_code())
-        return _Loaded.kernels
+            _Build.kernels = kernel_code.load_kernels(_code())
+        return _Build.kernels
 
 
 def _code() -> bytes:
