@@ -5,37 +5,33 @@ Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.lake.spark.filter_types import (
-    INHERITED,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
+from pyspark.sql.datasource import DataSourceReader
+
 from penstock.lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # since Spark 4.1; Spark 4.0 applies all filters
+
+_INHERITED: Final[Any] = getattr(DataSourceReader, "pushFilters", None)
+"""The inherited method, used by readers without pushdown."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_OPERATORS: Final[dict[type[Filter], Operator]] = {
-    EqualTo: "=",
-    EqualNullSafe: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    In: "in",
+_OPERATORS: Final[dict[str, Operator]] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
 }
+"""Operators by the names of Spark's filters."""
 
 
 class TakesFilters(Protocol):
-    def take_filters(self, filters: list[Filter]) -> list[Filter]:
+    def take_filters(self, filters: "list[Filter]") -> "list[Filter]":
         """Accept filters, and return those that Spark must apply itself."""
         ...
 
@@ -56,19 +52,19 @@ class OfferedFilters:
 
 
 class _Offered:
-    __func__ = staticmethod(INHERITED)
+    __func__ = staticmethod(_INHERITED)
 
     def __init__(self, reader: TakesFilters) -> None:
         self._reader = reader
 
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+    def __call__(self, filters: "list[Filter]") -> "Iterable[Filter]":
         return self._reader.take_filters(filters)
 
 
-def split_filters(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
+def split_filters(filters: "Sequence[Filter]") -> "tuple[list[Condition], list[Filter]]":
     """Return the conditions that are enforced here and the filters that Spark must apply itself."""
     conditions: list[Condition] = []
-    left: list[Filter] = []
+    left: list[Any] = []
     for item in filters:
         found = _conditions(item)
         if found is None:
@@ -78,34 +74,26 @@ def split_filters(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filt
     return conditions, left
 
 
-def _conditions(item: Filter) -> list[Condition] | None:
+def _conditions(item: Any) -> list[Condition] | None:  # noqa: ANN401 - a filter of any class
     """Return the conditions of a filter; None if Spark must apply it, and empty if it is always
     true.
     """
-    negated = isinstance(item, Not)
-    inner: Any = item.child if isinstance(item, Not) else item
-    if (
-        isinstance(inner, Not)
-        or len(inner.attribute) != 1
-        or inner.attribute[0] not in PUSHED_COLUMNS
-    ):
+    negated = type(item).__name__ == "Not"
+    inner = item.child if negated else item
+    kind = type(inner).__name__
+    if kind == "Not" or len(inner.attribute) != 1 or inner.attribute[0] not in PUSHED_COLUMNS:
         return None
     column: str = inner.attribute[0]
-    if isinstance(inner, IsNotNull):
+    if kind == "IsNotNull":
         return None if negated else []
-    operator = _operator(inner)
+    operator = _OPERATORS.get(kind)
     if operator is None:
         return None
-    values = [
-        _value(column, value) for value in (inner.value if operator == "in" else [inner.value])
-    ]
+    given = inner.value if operator == "in" else [inner.value]
+    values = [_value(column, value) for value in given]
     if None in values or (column == "topic" and operator not in {"=", "in"}):
         return None
     return [Condition(column, operator, tuple(values) if operator == "in" else values[0], negated)]
-
-
-def _operator(item: Filter) -> Operator | None:
-    return _OPERATORS.get(type(item))
 
 
 def _value(column: str, value: object) -> str | int | None:

@@ -25,7 +25,6 @@ from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark import ranges
 from penstock.lake.spark.cluster import Found, SparkCluster
 from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
-from penstock.lake.spark.filter_types import Filter
 from penstock.lake.spark.filters import Pushed
 from penstock.lake.spark.limit_types import (
     ReadAllAvailable,
@@ -78,6 +77,8 @@ from penstock.lake.spark.tasks import TaskReader, ranges_of_partitions, task_of
 from penstock.stream.format.manifest.model import split_name
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
     from penstock.lake.arrow.pyarrow_untyped import RecordBatch
     from penstock.lake.spark.sink.writers import BatchWriter, StreamWriter
 
@@ -270,7 +271,7 @@ class BatchReader(DataSourceReader):
         self._query = query
         self._pushed = Pushed()
 
-    def take_filters(self, filters: list[Filter]) -> list[Filter]:
+    def take_filters(self, filters: "list[Filter]") -> "list[Filter]":
         conditions, left = split_filters(filters)
         self._pushed = Pushed(tuple(conditions))
         return left
