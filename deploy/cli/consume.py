@@ -71,12 +71,12 @@ class _Where:
     def begin(self) -> "Begin":
         """Return the start position. Raises UsageError."""
         from penstock.deploy.admin.groups.reset import parse_time
-        from penstock.deploy.records.reading import parse_begin
+        from penstock.deploy.records.reading import Begin, parse_begin
 
         if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:
             raise UsageError("specify only one of --from-beginning, --offset and --from-time")
         if self.from_time:
-            return parse_begin("latest", time_ms=parse_time(self.from_time))
+            return Begin(time_ms=parse_time(self.from_time))
         return parse_begin("earliest" if self.from_beginning else self.offset or "latest")
 
 

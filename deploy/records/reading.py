@@ -82,10 +82,8 @@ class Source:
     isolation: str
 
 
-def parse_begin(text: str, time_ms: int | None = None) -> Begin:
+def parse_begin(text: str) -> Begin:
     """Parse earliest, latest, N or -N. Raises UsageError."""
-    if time_ms is not None:
-        return Begin(time_ms=time_ms)
     if text in {"earliest", "latest"}:
         return Begin() if text == "earliest" else Begin(before_end=0)
     try:
@@ -128,29 +126,28 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
     )
     try:
         bounds = kafka.offsets(source.topic, partitions) if _needs_bounds(source, limits) else {}
-        ends = {at: latest for at, (_, latest) in bounds.items()} if limits.until_end else {}
         starts: dict[int, int] = {}
         if source.group is None:
             starts = _starts(kafka, source, bounds, partitions)
-            ends = {at: end for at, end in ends.items() if starts.get(at, 0) < end}
             _assign(consumer, source.topic, starts)
         else:
             consumer.subscribe([source.topic])
-        if limits.until_end and not ends:
+        unread = {
+            at: (max(earliest, starts.get(at, 0)), latest)
+            for at, (earliest, latest) in bounds.items()
+            if limits.until_end and starts.get(at, 0) < latest
+        }
+        if limits.until_end and not unread:
             return Printed()
         with Brokers(bootstrap) as brokers:
-            reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
-            reading.begin = starts, is_earliest
-            reading.has_group = source.group is not None
-            reading.reads_committed = source.isolation == "read_committed"
-            reading.expected = {at: max(bounds[at][0], starts.get(at, 0)) for at in ends}
-            return reading.run()
+            return _Reading(consumer, brokers, source, limits, writer, starts, unread).run()
     finally:
         consumer.close()
 
 
 class _Reading:
-    """Reads until a limit. ends: end offsets of the partitions that are not read completely yet.
+    """Reads until a limit. starts: the start offsets of partitions; empty for a group. unread: with
+    `until_end`, the offsets to read from each partition.
 
     Batches at which librdkafka gets stuck, and those with header keys that are not UTF-8, are
     fetched and decoded here.
@@ -160,14 +157,24 @@ class _Reading:
         self,
         consumer: "Consumer",
         brokers: Brokers,
-        topic: str,
+        source: Source,
         limits: Limits,
         writer: RecordWriter,
-        ends: Mapping[int, int],
+        starts: Mapping[int, int],
+        unread: Mapping[int, tuple[int, int]],
     ) -> None:
-        self._consumer, self._brokers, self._topic = consumer, brokers, topic
-        self._limits, self._writer = limits, writer
-        self._ends = dict(ends)
+        self._consumer, self._brokers, self._topic = consumer, brokers, source.topic
+        self._limits, self._writer, self._starts = limits, writer, starts
+        self._is_earliest = source.begin == Begin()
+        self._reads_committed = source.isolation == "read_committed"
+        self._has_group = source.group is not None
+        """Whether offsets are committed. Only offsets of printed records are committed, so that no
+        record is lost with Ctrl-C.
+        """
+        self._ends = {at: end for at, (_, end) in unread.items()}
+        """End offsets of the partitions that are not read completely yet."""
+        self._expected = {at: start for at, (start, _) in unread.items()}
+        """With `until_end`: the offset after the last record read from each partition."""
         self._printed = 0
         self._skipped = 0
         self._misplaced = 0
@@ -176,17 +183,6 @@ class _Reading:
         """
         self._next: dict[int, int] = {}
         """The offset after the last record of each partition."""
-        self.reads_committed = True
-        self.has_group = False
-        """Whether offsets are committed. Only offsets of printed records are committed, so that no
-        record is lost with Ctrl-C.
-        """
-        self.begin: tuple[Mapping[int, int], bool] = {}, False
-        """The start offsets of partitions, and whether partitions without one begin at the earliest
-        offset.
-        """
-        self.expected: dict[int, int] = {}
-        """With `until_end`: the offset after the last record read from each partition."""
         self._passed: dict[int, int] = {}
         """The offset after each skipped batch."""
         self._first_ends: dict[int, int] = {}
@@ -239,8 +235,9 @@ class _Reading:
 
     def _waiting(self) -> str:
         """Return a remark that explains why no record is printed."""
-        starts, is_earliest = self.begin
-        older = "" if is_earliest or not starts else "; --from-beginning prints older ones"
+        older = (
+            "" if self._is_earliest or not self._starts else "; --from-beginning prints older ones"
+        )
         return f"waiting for records of {self._topic}{older}; Ctrl-C ends"
 
     def _remark(self) -> None:
@@ -284,15 +281,14 @@ class _Reading:
         """
         if part.offset >= 0:
             return part.offset
-        starts, is_earliest = self.begin
-        start = starts.get(part.partition, -1)
-        if start < 0 and not starts:
+        start = self._starts.get(part.partition, -1)
+        if start < 0 and not self._starts:
             start = self._consumer.committed([part], timeout=_COMMITTED_S)[0].offset
         if start >= 0:
             return start
         # librdkafka does not report a position before the first record, not even at the end of the
         # log.
-        if is_earliest:
+        if self._is_earliest:
             return low
         return self._first_ends.setdefault(part.partition, high) if high >= 0 else high
 
@@ -323,21 +319,21 @@ class _Reading:
 
         self._consumer.seek(TopicPartition(self._topic, partition, found.next_offset))
         self._store(partition, found.next_offset)
-        self._passed[partition] = self.expected[partition] = found.next_offset
+        self._passed[partition] = self._expected[partition] = found.next_offset
         if found.next_offset >= self._ends.get(partition, found.next_offset + 1):
             self._ends.pop(partition, None)
         return True
 
     def _batch_at(self, partition: int, offset: int) -> StoredBatch | None:
         return stored_batch(
-            self._brokers, self._topic, partition, offset, committed=self.reads_committed
+            self._brokers, self._topic, partition, offset, committed=self._reads_committed
         )
 
     def _pass_misplaced(self, partition: int, offset: int, end: int) -> bool:
         """Skip a batch that contains a record with an offset after the batch: such a record is not
         the end of the partition. Return False if there is no such batch before the offset.
         """
-        at = self.expected.get(partition, end)
+        at = self._expected.get(partition, end)
         while at < min(offset, end):
             found = self._batch_at(partition, at)
             if found is None:
@@ -361,9 +357,8 @@ class _Reading:
             if offset >= end:
                 self._ends.pop(partition, None)
                 return
-            self.expected[partition] = offset + 1
-        starts, _ = self.begin
-        if starts and offset < self._next.get(partition, 0):
+            self._expected[partition] = offset + 1
+        if self._starts and offset < self._next.get(partition, 0):
             self._misplaced += 1  # the previous record
         self._next[partition] = offset + 1
         _kind, timestamp_ms = message.timestamp()
@@ -408,7 +403,7 @@ class _Reading:
 
     def _store(self, partition: int, next_offset: int) -> None:
         """Include this offset in the next commit of the group."""
-        if not self.has_group:
+        if not self._has_group:
             return
         from confluent_kafka import TopicPartition
 
