@@ -102,7 +102,12 @@ def report_with(output: Format, document: object, show: Callable[[], None]) -> N
 
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line, and flush."""
-    print(json_text(msgspec.json.encode(value).decode()), flush=True)
+    print(json_line(value), flush=True)
+
+
+def json_line(value: object) -> str:
+    """Return one JSON document on one line, with escapes for all non-printable characters."""
+    return json_text(msgspec.json.encode(value).decode())
 
 
 def say(*lines: str) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from penstock.deploy.output import json_text
+from penstock.deploy.output import json_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class ShownRecord:
 
     def json_line(self) -> bytes:
         """Return one JSON object without a line break."""
-        return json_of(
+        return json_line(
             {
                 "topic": self.topic,
                 "partition": self.partition,
@@ -46,7 +44,3 @@ class ShownRecord:
                 **self.not_text,
             }
         ).encode()
-
-
-def json_of(value: Any) -> str:  # noqa: ANN401 - a value of JSON
-    return json_text(msgspec.json.encode(value).decode())

@@ -176,7 +176,8 @@ class AvroCodec:
         head, given = b"", self._given
         if self._registry is not None:
             if self._newest_id is None:
-                self._newest_id = _newest_id(self._registry, self._subject)
+                with _registry_errors():
+                    self._newest_id, _ = self._registry.newest(self._subject)
             given = self._schema(self._registry, self._newest_id)
             head = frame(self._newest_id)
         assert given is not None, "there is a schema or a registry"
@@ -371,11 +372,6 @@ def _stored(registry: "SchemasById", key: SchemaKey) -> "StoredSchema":
             return registry.find(key)
         except NotRegistered as error:
             raise BadRecord(str(error)) from None
-
-
-def _newest_id(registry: "SchemasById", subject: str) -> int:
-    with _registry_errors():
-        return registry.newest(subject)[0]
 
 
 @contextmanager

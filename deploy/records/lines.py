@@ -66,10 +66,9 @@ class LineReader:
 
     def _from_text(self, line: bytes) -> NewRecord:
         text = line.decode("utf-8", "surrogateescape")
-        key, found, value = text.partition(self.separator) if self.separator else ("", "", text)
-        return self._record(key if found else self.key, value if found else text)
-
-    def _record(self, key: str | None, value: str) -> NewRecord:
+        key, value = self.key, text
+        if self.separator and self.separator in text:
+            key, _, value = text.partition(self.separator)
         return NewRecord(
             None if key is None else self.keys.encode(key),
             self.values.encode(value),

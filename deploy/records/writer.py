@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Final
 
 from penstock.base.printable import printable
-from penstock.deploy.records.displayed_record import ShownRecord, json_of
+from penstock.deploy.output import json_line
+from penstock.deploy.records.displayed_record import ShownRecord
 from penstock.deploy.records.formats import BadRecord, RecordCodec, TextCodec
 from penstock.deploy.records.template import parse_template
 from penstock.protocol.registry.wire_format import value_header
@@ -56,7 +57,8 @@ class RecordWriter:
         if self._key is not None and key != self._key:
             return False
         if self._is_plain:
-            self._out.write(self._line(value or b"") + b"\n")
+            data = value or b""
+            self._out.write((self._text(data).encode() if self._escapes else data) + b"\n")
             return True
         topic, partition, offset = place
         headers = list(headers)
@@ -86,9 +88,6 @@ class RecordWriter:
     def flush(self) -> None:
         self._out.flush()
 
-    def _line(self, value: bytes) -> bytes:
-        return self._text(value).encode() if self._escapes else value
-
     def _decoded(
         self,
         what: str,
@@ -110,7 +109,7 @@ class RecordWriter:
             ) from None
         if not codec.is_json:
             return self._shown(value)
-        return value if self._as_json else json_of(value)
+        return value if self._as_json else json_line(value)
 
     def _text(self, data: bytes) -> str:
         """Return bytes as text. A template writes bytes that are not UTF-8 unchanged."""

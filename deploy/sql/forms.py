@@ -7,9 +7,9 @@ rows. A NULL is empty in CSV, and bytes are text if they are UTF-8, otherwise he
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -158,13 +158,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
         return {str(key): _plain(item) for key, item in cast("dict[Any, object]", value).items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in cast("list[object]", value)]
-    return _text_of_moment(value)
-
-
-def _text_of_moment(value: object) -> str:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.isoformat(sep=" ").replace("+00:00", "Z")
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ")
-    shown: Callable[[], str] = value.isoformat if isinstance(value, date | time) else value.__str__
-    return str(value) if isinstance(value, timedelta) else shown()
+        return value.isoformat(sep=" ").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date | time) else str(value)
