@@ -286,18 +286,6 @@ class DirectoryTable:
             _MAINTENANCE_S,
         )
 
-    def read(self, bytes_max: int) -> Table:
-        self.state()
-        total_bytes = sum(file.size_bytes for file in self._files.values())
-        if total_bytes > bytes_max:
-            raise InvalidTable(
-                f"table {self.name} has {total_bytes} bytes, more than {bytes_max}, the limit of a"
-                " query: read its files with an engine"
-            )
-        place = self.place()
-        tables = [place.read(file) for file in self._files.values()]
-        return pa.concat_tables(tables) if tables else place.schema.empty_table()
-
 
 def _layout_of(commit: LoggedCommit) -> Layout:
     column = OLDER_PARTITION if commit.layout_version == 1 else PARTITION

@@ -8,7 +8,6 @@ table properties, so they survive rewrites and the expiry of snapshots.
 import json
 import weakref
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -115,7 +114,6 @@ _log = get_logger(__name__)
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _TRIES: Final = 5
-_READS_AT_ONCE: Final = 8
 _LOGIN: Final = frozenset({AUTH_MANAGER, "auth", "credential", "token"})
 """Credentials for a REST catalog. They are not sent to tasks, which may run elsewhere and only
 access files.
@@ -395,24 +393,6 @@ class IcebergTable:
                         snapshot.append_data_file(file.native.file)
 
         self._conditionally(send)
-
-    def read(self, bytes_max: int) -> Table:
-        self.state()
-        place, files = self.place(), self.files()
-        total_bytes = sum(file.size_bytes for file in files)
-        if total_bytes > bytes_max:
-            raise InvalidTable(
-                f"table {self.name} has {total_bytes} bytes, more than the {bytes_max} that a query"
-                " may read: read it with an engine"
-            )
-        schema = place.schema
-
-        def read(file: FileEntry) -> Table:
-            return fitted(place.read(file), schema)
-
-        with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="table-read") as pool:
-            tables = list(pool.map(read, files))
-        return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
         self.state()

@@ -14,7 +14,7 @@ from penstock.lake.arrow.pyarrow_untyped import Table
 from penstock.lake.table.directory import DirectoryTable, table_names
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.model import Layout
-from penstock.lake.table.tables import ExportTable
+from penstock.lake.table.tables import ExportTable, read_rows
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig, S3Config
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url
@@ -82,7 +82,7 @@ class Warehouse:
 
     def read(self, name: str, bytes_max: int) -> Table:
         """Return all rows of a table with any layout."""
-        return self.existing(name).read(bytes_max)
+        return read_rows(self.existing(name), bytes_max)
 
     def properties(self) -> dict[str, str]:
         """Return the properties for `load_catalog`."""

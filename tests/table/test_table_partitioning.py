@@ -37,6 +37,7 @@ from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.files import GroupedFiles
 from penstock.lake.table.model import FileEntry, Layout
 from penstock.lake.table.partition_values import check_partition_fields, split_rows, unfit_rows
+from penstock.lake.table.tables import read_rows
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
 from tests.support.partitioned_rows import (
@@ -203,7 +204,7 @@ def test_partition_fields_and_columns_have_different_names(tmp_path: Path) -> No
 def test_rows_of_every_type_are_read_back(kind: str, partition_by: str, tmp_path: Path) -> None:
     table = write_table(kind, tmp_path, "t", partition_by)
     rows = table_rows()
-    assert table.read(1 << 20).sort_by("_offset").to_pylist() == rows.to_pylist()
+    assert read_rows(table, 1 << 20).sort_by("_offset").to_pylist() == rows.to_pylist()
     found = Warehouse(kind=kind, location=str(tmp_path)).existing("t")
     found.state()
     assert found.layout == table.layout
