@@ -6,7 +6,7 @@ Source: Spark `python/pyspark/daemon.py` (workers are forked and reused).
 import asyncio
 import atexit
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -40,6 +40,16 @@ class BackgroundLoop:
     def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run a coroutine on the loop, wait for it in the calling thread, and return the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def with_store(
+        self, url: str, use: Callable[[ObjectStore], Coroutine[Any, Any, _T]], timeout_s: float
+    ) -> _T:
+        """Run `use` on the loop with the store of a URL, and return the result."""
+
+        async def work() -> _T:
+            return await use(self._open(url))
+
+        return self.run(work(), timeout_s)
 
     async def store(self, url: str, wal_store_url: str = "") -> ObjectStore:
         """Return the store of a URL. It also serves keys of the WAL store, if there is one. Call it

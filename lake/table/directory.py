@@ -7,7 +7,7 @@ docs/reference/table.md describes the format. Source: Delta Lake's log, simplifi
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, TypeVar
@@ -112,18 +112,19 @@ class DirectoryPlace:
         self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
     ) -> FileEntry:
         path = f"data/{self._directory(group)}{name}"
-        _run(_put(self.url, self.prefix + path, memoryview(data)))
+        _run(self.url, lambda store: store.put(self.prefix + path, memoryview(data)))
         partition = self.layout.partition_of(group)
         return FileEntry(path, footer.num_rows, len(data), group, first, kafka_partition=partition)
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        raw = _run(_get(self.url, self.prefix + file.path))
+        raw = _run(self.url, lambda store: store.get(self.prefix + file.path))
         names = [field.name for field in self.schema] if columns is None else columns
         found = pq.read_table(pa.BufferReader(raw), columns=columns)
         return fitted(found, pa.schema([self.schema.field(name) for name in names]))
 
     def delete(self, files: list[FileEntry]) -> None:
-        _run(_delete(self.url, [self.prefix + file.path for file in files]))
+        keys = [self.prefix + file.path for file in files]
+        _run(self.url, lambda store: store.delete(keys))
 
     def _directory(self, group: Group) -> str:
         pairs = zip(self.layout.fields, group, strict=True)
@@ -149,7 +150,7 @@ class DirectoryTable:
         self._files: dict[str, FileEntry] = {}
 
     def state(self) -> TableState:
-        commits = _run(_read_log(self._url, self._prefix))
+        commits = _run(self._url, lambda store: _read_log(store, self._url, self._prefix))
         self._files = {}
         for commit in commits:
             if commit.whole:
@@ -264,17 +265,12 @@ class DirectoryTable:
             remove=[] if whole else removed,
         )
         try:
-            _run(
-                _put_if_absent(
-                    self._url, _log_key(self._prefix, version), msgspec.json.encode(logged)
-                )
-            )
+            key, data = f"{self._prefix}{LOG}{version:020}.json", msgspec.json.encode(logged)
+            _run(self._url, lambda store: store.put_if_absent(key, data))
         except PreconditionFailed as error:
-            raise CommitConflict(
-                str(error)
-                # The earlier commit may be our own attempt, which the caller detects by the commit
-                # id in the log.
-            ) from error
+            # The earlier commit may be our own attempt, which the caller detects by the commit id
+            # in the log.
+            raise CommitConflict(str(error)) from error
         except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
             raise CommitUnknown(str(error)) from error
 
@@ -282,7 +278,8 @@ class DirectoryTable:
         self.state()
         self._schema()
         return _run(
-            _maintain(self._url, self._prefix, retention, now_ms, dry_run=dry_run),
+            self._url,
+            lambda store: _maintain(store, self._prefix, retention, now_ms, dry_run=dry_run),
             _MAINTENANCE_S,
         )
 
@@ -316,44 +313,23 @@ def _logged(group: Group) -> tuple[int | bool | str | None, ...]:
 
 def table_names(url: str) -> list[str]:
     """Return the tables of this store whose names have no namespace."""
-    return _run(_table_names(url))
-
-
-def _log_key(prefix: str, version: int) -> str:
-    return f"{prefix}{LOG}{version:020}.json"
+    return _run(url, _table_names)
 
 
 def _version_of(key: str) -> int:
     return int(key.rpartition("/")[2].removesuffix(".json"))
 
 
-def _run(work: Coroutine[Any, Any, _T], deadline_s: float = _DEADLINE_S) -> _T:
-    return background().run(work, deadline_s)
+def _run(
+    url: str,
+    use: Callable[[ObjectStore], Coroutine[Any, Any, _T]],
+    deadline_s: float = _DEADLINE_S,
+) -> _T:
+    return background().with_store(url, use, deadline_s)
 
 
-async def _store(url: str) -> ObjectStore:
-    return await background().store(url)
-
-
-async def _put(url: str, key: str, data: memoryview) -> None:
-    await (await _store(url)).put(key, data)
-
-
-async def _get(url: str, key: str) -> bytes:
-    return await (await _store(url)).get(key)
-
-
-async def _put_if_absent(url: str, key: str, data: bytes) -> None:
-    await (await _store(url)).put_if_absent(key, data)
-
-
-async def _delete(url: str, keys: Sequence[str]) -> None:
-    await (await _store(url)).delete(keys)
-
-
-async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
+async def _read_log(store: ObjectStore, url: str, prefix: str) -> list[LoggedCommit]:
     """Read the log from the last whole commit on. Earlier commits are not read again."""
-    store = await _store(url)
     infos = [info async for info in store.list(f"{prefix}{LOG}")]
     known = _commits.get((url, prefix), {})
     commits = await _read_commits(store, infos[_last_whole(infos) :], known)
@@ -386,13 +362,12 @@ async def _read_commits(
 
 
 async def _maintain(
-    url: str, prefix: str, retention: Retention, now_ms: int, *, dry_run: bool
+    store: ObjectStore, prefix: str, retention: Retention, now_ms: int, *, dry_run: bool
 ) -> Maintained:
     """Remove commits of the log, then files that the remaining commits do not refer to. Readers
     need only the last whole commit and later ones, so the log may be truncated anywhere before
     that.
     """
-    store = await _store(url)
     files: list[ObjectInfo] = []
     if retention.orphans_ms is not None:
         before_ms = now_ms - retention.orphans_ms
@@ -427,8 +402,7 @@ _commits: dict[tuple[str, str], _Commits] = {}
 """Cache of commits, which never change once written; at most `WHOLE_EVERY` per table."""
 
 
-async def _table_names(url: str) -> list[str]:
-    store = await _store(url)
+async def _table_names(store: ObjectStore) -> list[str]:
     found: list[str] = []
     after = ""
     while True:
