@@ -6,6 +6,7 @@ SQL. Invalid SQL is passed through unchanged, and DuckDB reports the error. Ther
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final, NamedTuple
 
 import duckdb
@@ -15,45 +16,6 @@ from penstock.lake.sql.errors import SqlError
 _BEFORE_TABLES: Final = frozenset(
     {"FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "PIVOT", "UNPIVOT", "SHOW", ",", "("}
 )
-_NO_ALIAS: Final = frozenset(
-    {
-        "ANTI",
-        "ASOF",
-        "CROSS",
-        "EXCEPT",
-        "FETCH",
-        "FOR",
-        "FROM",
-        "FULL",
-        "GROUP",
-        "HAVING",
-        "INNER",
-        "INTERSECT",
-        "JOIN",
-        "LEFT",
-        "LIMIT",
-        "NATURAL",
-        "OFFSET",
-        "ON",
-        "ORDER",
-        "PIVOT",
-        "POSITIONAL",
-        "QUALIFY",
-        "RIGHT",
-        "SELECT",
-        "SEMI",
-        "TABLESAMPLE",
-        "UNION",
-        "UNPIVOT",
-        "USING",
-        "WHERE",
-        "WINDOW",
-        "WITH",
-    }
-)
-"""Words that may follow a table name but are not an alias."""
-
-
 _CHANGES: Final = frozenset(
     {"INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "DROP", "ALTER", "COMMENT"}
 )
@@ -235,4 +197,17 @@ def _table_as_of(group: Sequence[Token]) -> TableRef:
 
 def _is_alias(token: Token | None) -> bool:
     """Return whether the token after a table is an alias."""
-    return token is not None and bool(token.name) and token.word not in _NO_ALIAS
+    if token is None or not token.name:
+        return False
+    return token.text.startswith('"') or token.word == "AS" or token.word not in _no_aliases()
+
+
+@cache
+def _no_aliases() -> frozenset[str]:
+    """Return the keywords that may follow a table but, without AS, are not an alias."""
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT upper(keyword_name) FROM duckdb_keywords() GROUP BY ALL"
+            " HAVING bool_and(keyword_category IN ('reserved', 'type_function'))"
+        ).fetchall()
+    return frozenset(name for (name,) in found)
