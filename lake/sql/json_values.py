@@ -457,11 +457,7 @@ def _spec(kind: JsonType) -> Any:  # noqa: ANN401 - JSON
 
 def _as_integers(found: Array) -> Array | None:
     """Return doubles as integers, or None if one may differ from the number in the text."""
-    extremes = pc.min_max(found).as_py()
-    low, high = extremes["min"], extremes["max"]
-    if low is None:
-        return found.cast(pa.int64())
-    if not (low > -_EXACT_MAX and high < _EXACT_MAX):
+    if _has_large(found):
         return None
     try:
         return found.cast(pa.int64())
