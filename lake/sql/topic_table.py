@@ -184,11 +184,7 @@ class _Columns:
         for field in self._schema:
             if field.name in SOURCES:
                 array = batch.column(SOURCES[field.name])
-                arrays[field.name] = (
-                    self._as_text(field.name, array, batch)
-                    if (field.type == _TEXT and array.type == _BINARY)
-                    else array
-                )
+                arrays[field.name] = self._fitted(field, array, batch)
         return pa.RecordBatch.from_arrays(
             [arrays[field.name] for field in self._schema], schema=self._schema
         )
@@ -210,30 +206,24 @@ class _Columns:
         found = decoder.decode(batch.column("value"), headers)
         if found.errors:
             self._report(VALUE, [row for row, _ in found.errors], batch, found.errors[0][1])
-        place = None
-        if found.good is not None:
-            rows: list[int | None] = [None] * batch.num_rows
-            for number, row in enumerate(found.good):
-                rows[row] = number
-            place = pa.array(rows, pa.int64())
-        arrays: dict[str, Array] = {}
-        for field in self._schema:
-            if field.name in found.columns and field.name not in SOURCES:
-                array = found.columns[field.name]
-                if field.type == _TEXT and array.type == _BINARY:
-                    array = self._as_text(field.name, array, batch)
-                arrays[field.name] = array if place is None else array.take(place)
-        return arrays
+        columns = found.in_place(batch.num_rows)
+        return {
+            field.name: self._fitted(field, columns[field.name], batch)
+            for field in self._schema
+            if field.name in columns and field.name not in SOURCES
+        }
 
-    def _as_text(self, name: str, array: Array, batch: RecordBatch) -> Array:
-        """Return bytes as text. Values that are not UTF-8 become NULL."""
+    def _fitted(self, field: Any, array: Array, batch: RecordBatch) -> Array:  # noqa: ANN401 - pyarrow is untyped
+        """Return bytes as text if the field is text. Values that are not UTF-8 become NULL."""
+        if field.type != _TEXT or array.type != _BINARY:
+            return array
         try:
             return array.cast(_TEXT)
         except pa.ArrowInvalid:
             texts = [_text_or_none(item) for item in array.to_pylist()]
         found = pa.array(texts, _TEXT)
         lost = pc.and_(pc.is_null(found), pc.is_valid(array))
-        self._report(name, pc.indices_nonzero(lost).to_pylist(), batch)
+        self._report(field.name, pc.indices_nonzero(lost).to_pylist(), batch)
         return found
 
     def _report(

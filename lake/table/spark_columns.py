@@ -16,7 +16,7 @@ from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
 from penstock.lake.spark.errors import InvalidOption
 from penstock.lake.table.errors import ValueNotDecoded
 from penstock.lake.table.registry import decoder_of, with_newest
-from penstock.lake.table.values import Decoded, ValueDecoder, ValueFormat
+from penstock.lake.table.values import ValueDecoder, ValueFormat
 from penstock.protocol.registry.settings import (
     RegistrySettings,
     given_registry,
@@ -102,7 +102,7 @@ def _structs(decoder: ValueDecoder, schema: Schema, values: Array, headers: Arra
             f"{len(found.errors)} of {len(values)} values cannot be decoded; the first reason:"
             f" {found.errors[0][1]}; with mode='PERMISSIVE' it becomes the field {ERROR}"
         )
-    arrays = _in_place(found, len(values))
+    arrays = found.in_place(len(values))
     if ERROR in schema.names:
         reasons = dict(found.errors)
         arrays[ERROR] = pa.array([reasons.get(row) for row in range(len(values))], pa.string())
@@ -110,14 +110,3 @@ def _structs(decoder: ValueDecoder, schema: Schema, values: Array, headers: Arra
     return pa.StructArray.from_arrays(
         [arrays[field.name] for field in fields], fields=fields, mask=values.is_null()
     )
-
-
-def _in_place(found: Decoded, count: int) -> dict[str, Array]:
-    """Return the columns with nulls for the values that were not decoded."""
-    if found.good is None:
-        return dict(found.columns)
-    rows: list[int | None] = [None] * count
-    for number, row in enumerate(found.good):
-        rows[row] = number
-    place = pa.array(rows, pa.int64())
-    return {name: column.take(place) for name, column in found.columns.items()}

@@ -123,6 +123,16 @@ class Decoded:
     removed: Sequence[int] = ()
     """The indexes of values that remove the row of their key."""
 
+    def in_place(self, count: int) -> dict[str, Array]:
+        """Return columns of `count` rows, with nulls for the values that were not decoded."""
+        if self.good is None:
+            return dict(self.columns)
+        rows: list[int | None] = [None] * count
+        for number, row in enumerate(self.good):
+            rows[row] = number
+        place = pa.array(rows, pa.int64())
+        return {name: column.take(place) for name, column in self.columns.items()}
+
 
 class ValueDecoder:
     """The decoder of one task, for one thread."""
