@@ -7,10 +7,10 @@ import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_topics
 from penstock.deploy.cli.confirmation import confirm
-from penstock.deploy.cli.incomplete import exit_if_incomplete
+from penstock.deploy.cli.incomplete import exit_after, exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
-from penstock.deploy.errors import UsageError, print_error
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import (
     Format,
     counted,
@@ -236,10 +236,7 @@ def delete(
         if problems[item.group] is None
     ]
     report(output, views, *sentences)
-    for problem in filter(None, problems.values()):
-        print_error(problem)
-    if any(problems.values()):
-        raise typer.Exit(1)
+    exit_after([problem for problem in problems.values() if problem])
 
 
 @app.command("delete-offsets")

@@ -1,6 +1,6 @@
 """Report what is missing or failed, after a command has printed the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -13,9 +13,14 @@ def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
     """Exit with code 1 if there are problems. problems: problems by broker. missing: a description
     of the missing output.
     """
-    for problem in problems.values():
-        print_error(f"{problem}; {missing}")
-    if problems:
+    exit_after([f"{problem}; {missing}" for problem in problems.values()])
+
+
+def exit_after(errors: Sequence[str]) -> None:
+    """Print errors; exit with code 1 if there are any."""
+    for error in errors:
+        print_error(error)
+    if errors:
         raise typer.Exit(1)
 
 

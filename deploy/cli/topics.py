@@ -15,7 +15,7 @@ from penstock.deploy.cli.completing import (
 )
 from penstock.deploy.cli.config_values import parse_topic_config
 from penstock.deploy.cli.confirmation import confirm
-from penstock.deploy.cli.incomplete import exit_if_incomplete
+from penstock.deploy.cli.incomplete import exit_after, exit_if_incomplete
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -28,7 +28,7 @@ from penstock.deploy.cli.options import (
 from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
-from penstock.deploy.errors import UsageError, print_error
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import (
     Format,
     counted,
@@ -308,11 +308,7 @@ def delete_records(
     ]
     columns = ["partition", "earliest before", "earliest", "latest"]
     report_table(output, views, name, columns, rows)
-    problems = [found for found in results.values() if isinstance(found, str)]
-    for problem in problems:
-        print_error(problem)
-    if problems:
-        raise typer.Exit(1)
+    exit_after([found for found in results.values() if isinstance(found, str)])
 
 
 def _remark_kept(name: str, partitions: Sequence[int]) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from penstock.deploy.cli.completing import complete_topics
-from penstock.deploy.cli.incomplete import exit_if_incomplete
+from penstock.deploy.cli.incomplete import exit_after, exit_if_incomplete
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from penstock.deploy.errors import UsageError, print_error
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, report, report_table, with_iso_times
 from penstock.protocol.client.errors import KafkaFailed
 
@@ -137,10 +137,7 @@ def find_hanging(
         for item in found
     ]
     report_table(output, with_iso_times(found, "last_timestamp"), "", columns, rows)
-    for reason in missing:
-        print_error(f"{reason}; the result is incomplete")
-    if missing:
-        raise typer.Exit(1)
+    exit_after([f"{reason}; the result is incomplete" for reason in missing])
 
 
 @app.command("abort")
