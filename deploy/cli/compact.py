@@ -31,7 +31,7 @@ from penstock.deploy.output import (
 
 if TYPE_CHECKING:
     from penstock.deploy.cli.compact_job import Target
-    from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
+    from penstock.lake.rewrite.plan import RewriteOptions
     from penstock.lake.rewrite.run import RewriteReport
     from penstock.lake.table.engines import Engine
 
@@ -175,9 +175,20 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -
     from penstock.deploy.cli.compact_job import plan_rewrite
 
     plans = plan_rewrite(target, options)
+    partitions = [
+        {
+            "partition": plan.partition,
+            "objects": plan.object_count,
+            "size_bytes": plan.size_bytes,
+            "sources": plan.source_count,
+            "rewritten_bytes": plan.compacted_bytes,
+            "new_objects": len(plan.compactions),
+        }
+        for plan in plans
+    ]
     report_table(
         output,
-        {"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]},
+        {"topic": target.topic, "partitions": partitions},
         f"{target.topic}: what would be rewritten",
         ["partition", "objects", "size", "to rewrite", "size", "into"],
         [
@@ -192,14 +203,3 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -
             for p in sorted(plans, key=lambda item: item.partition)
         ],
     )
-
-
-def _plan_summary(plan: "PartitionPlan") -> "dict[str, int]":
-    return {
-        "partition": plan.partition,
-        "objects": plan.object_count,
-        "size_bytes": plan.size_bytes,
-        "sources": plan.source_count,
-        "rewritten_bytes": plan.compacted_bytes,
-        "new_objects": len(plan.compactions),
-    }

@@ -1,7 +1,6 @@
 """Run `penstock completion`: print the script that completes commands in a shell."""
 
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -32,14 +31,10 @@ complete -o default -F _penstock_completion penstock
 """
 
 
-class _Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 def completion(
-    shell: Annotated[_Shell, typer.Argument(help="Shell to generate the script for.")],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(help="Shell to generate the script for.")
+    ],
 ) -> None:
     """Print the script that completes commands, options, and names of topics, groups and configs.
 
@@ -51,8 +46,8 @@ def completion(
 
     Once for fish: penstock completion fish > ~/.config/fish/completions/penstock.fish
     """
-    if shell is _Shell.BASH:
+    if shell == "bash":
         print(_BASH, end="")
         return
     script = completion_module().get_completion_script
-    print(script(prog_name="penstock", complete_var="_PENSTOCK_COMPLETE", shell=shell.value))
+    print(script(prog_name="penstock", complete_var="_PENSTOCK_COMPLETE", shell=shell))

@@ -115,13 +115,14 @@ def doctor(*, given: _Options, output: Output = Format.TABLE) -> None:
     from penstock.deploy.clients.target import existing_store, find_wal_store
     from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
+    from penstock.deploy.doctor.record_scan import missing_package
 
     unknown = [code for code in given.accept or () if code not in KINDS]
     if unknown:
         hint = near_hint(unknown[0], KINDS, "docs/reference/doctor.md lists them")
         raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
-    if given.records:
-        _need_reader()
+    if given.records and (package := missing_package()):
+        raise UsageError(f"--records needs the package {package}: {install_hint('reader')}")
     store_url, controllers = _resolve_addresses(given.store, given.controller, given.state_file)
     options = DoctorOptions(
         store=existing_store(store_url) if store_url else "",
@@ -140,14 +141,6 @@ def doctor(*, given: _Options, output: Output = Format.TABLE) -> None:
     report = _examine(options, send_request=not given.yes)
     report_with(output, report, lambda: _print_report(report))
     raise typer.Exit(report.exit_code)
-
-
-def _need_reader() -> None:
-    """Raise UsageError if the packages for reading records are missing."""
-    from penstock.deploy.doctor.record_scan import missing_package
-
-    if package := missing_package():
-        raise UsageError(f"--records needs the package {package}: {install_hint('reader')}")
 
 
 def _resolve_addresses(

@@ -154,8 +154,8 @@ class TopicOptions(RegistryOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitOptions:
-    """Options that limit a statement."""
+class RunOptions:
+    """Options for the resources and the output of a statement."""
 
     max_rows: Annotated[
         int | None,
@@ -175,11 +175,6 @@ class LimitOptions:
     temp_directory: Annotated[str, typer.Option(help="Directory for DuckDB's temporary files.")] = (
         ""
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FormOptions:
-    """Options for the output format. At most one may be set."""
 
     output: Output = Format.TABLE
     parquet: Annotated[
@@ -207,8 +202,7 @@ def sql(
     wal_store: WalStore = "",
     cluster: ClusterId = "",
     topics: TopicOptions,
-    limits: LimitOptions,
-    form: FormOptions,
+    run: RunOptions,
 ) -> None:
     """Query topics with SQL. Topics are tables, read from the store; no broker is contacted.
 
@@ -217,7 +211,7 @@ def sql(
 
     For example: penstock sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
     """
-    if form.output is not Format.TABLE and form.parquet is not None:
+    if run.output is not Format.TABLE and run.parquet is not None:
         raise UsageError("--output and --parquet are mutually exclusive")
     with one_line_errors("sql"):
         _hide_pandas()
@@ -226,10 +220,10 @@ def sql(
         from penstock.deploy.sql.prompt import run_prompt
 
         resume_collector()
-        rows = RowOutput(form.output, form.parquet, limits.max_rows)
+        rows = RowOutput(run.output, run.parquet, run.max_rows)
         url = existing_store(store or find_store())
-        options = _session_options(cluster, wal_store or find_wal_store(url), topics, limits)
-        with Command(url, options, rows, limits.max_seconds) as command:
+        options = _session_options(cluster, wal_store or find_wal_store(url), topics, run)
+        with Command(url, options, rows, run.max_seconds) as command:
             if statement:
                 command.run_all(statement)
             elif sys.stdin.isatty():
@@ -239,7 +233,7 @@ def sql(
 
 
 def _session_options(
-    cluster: str, wal_store: str, topics: TopicOptions, limits: LimitOptions
+    cluster: str, wal_store: str, topics: TopicOptions, run: RunOptions
 ) -> "SessionOptions":
     from penstock.lake.sql.session import SessionOptions
     from penstock.lake.sql.tokens import moment_of
@@ -253,8 +247,8 @@ def _session_options(
         registry=topics.registry(),
         strict=topics.strict,
         on_error=topics.on_error,
-        memory_limit=limits.memory_limit,
-        temp_directory=limits.temp_directory,
+        memory_limit=run.memory_limit,
+        temp_directory=run.temp_directory,
     )
 
 

@@ -2,16 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controllers, Output
 from penstock.deploy.output import Format, report_with, rich_console
-
-if TYPE_CHECKING:
-    from penstock.deploy.top.watch import Watch
 
 
 def top(
@@ -49,7 +46,10 @@ def top(
 
     For example: penstock top --once --output json
     """
+    from rich.live import Live
+
     from penstock.deploy.admin.cost import Prices, prices_of
+    from penstock.deploy.top.page import page
     from penstock.deploy.top.watch import Watch
 
     prices = prices_of(_store(controllers.state_file))
@@ -67,9 +67,13 @@ def top(
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             watch.measure()
             watch.wait(interval)
-            _print_once(watch, output)
-        else:
-            _print_live(watch, interval)
+            view = watch.measure()
+            report_with(output, view, lambda: rich_console().print(page(view)))
+            return
+        with Live(page(watch.measure()), screen=True, auto_refresh=False) as live:
+            while True:
+                watch.wait(interval)
+                live.update(page(watch.measure()), refresh=True)
 
 
 def _store(state_file: Path | None) -> str:
@@ -80,21 +84,3 @@ def _store(state_file: Path | None) -> str:
         return find_store(state_file)
     except ExpectedError:
         return ""
-
-
-def _print_once(watch: "Watch", output: Format) -> None:
-    from penstock.deploy.top.page import page
-
-    view = watch.measure()
-    report_with(output, view, lambda: rich_console().print(page(view)))
-
-
-def _print_live(watch: "Watch", interval: float) -> None:
-    from rich.live import Live
-
-    from penstock.deploy.top.page import page
-
-    with Live(page(watch.measure()), screen=True, auto_refresh=False) as live:
-        while True:
-            watch.wait(interval)
-            live.update(page(watch.measure()), refresh=True)
