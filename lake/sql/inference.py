@@ -10,8 +10,8 @@ import json
 import math
 import re
 import sys
+from calendar import monthrange
 from collections.abc import Iterable, Sequence
-from datetime import date
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 COLUMNS_MAX: Final = 1_000
@@ -197,13 +197,15 @@ def is_exact(number: int) -> bool:
 
 
 def _type_of_text(text: str) -> JsonType:
-    if (found := _TIMESTAMP.fullmatch(text)) is None:
-        return "VARCHAR"
-    try:
-        date.fromisoformat(text[:10])
-    except ValueError:  # a date that does not exist, such as MySQL's 0000-00-00
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None or not _is_date(*map(int, text[:10].split("-"))):
         return "VARCHAR"
     return "TIMESTAMPTZ" if found[1] else "TIMESTAMP"
+
+
+def _is_date(year: int, month: int, day: int) -> bool:
+    """Return whether the date exists. MySQL's zero date, 0000-00-00, does not."""
+    return year >= 1 and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]
 
 
 def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
