@@ -94,38 +94,21 @@ class Exports:
             self.engine,
             options,
         )
-        return WarehouseExport(
-            table,
-            sync,
-            warehouse,
-            self.engine,
-            compact_every=self.compact_every,
-            maintenance=self.maintenance,
-        )
+        return WarehouseExport(self, table, sync, warehouse)
 
 
+@dataclass(frozen=True, slots=True)
 class WarehouseExport:
-    def __init__(
-        self,
-        table: DeclaredTable,
-        sync: TableSync,
-        warehouse: Warehouse,
-        engine: Engine,
-        *,
-        compact_every: int,
-        maintenance: MaintenanceTurns,
-    ) -> None:
-        self._table = table
-        self._sync = sync
-        self._warehouse = warehouse
-        self._engine = engine
-        self._compact_every = compact_every
-        self._maintenance = maintenance
+    exports: Exports
+    declared: DeclaredTable
+    sync: TableSync
+    warehouse: Warehouse
 
     def turn(self) -> Exported:
         began_ms = wall_ms()
-        report = self._sync.run_batch()
-        if report is not None and self._is_compaction_due(report.batch_id):
+        report = self.sync.run_batch()
+        every = self.exports.compact_every
+        if report and self.declared.settings.compacts and report.batch_id % every == 0:
             self._compact()
         self._maintain()
         if report is None:
@@ -139,20 +122,17 @@ class WarehouseExport:
             skipped=report.skipped,
         )
 
-    def _is_compaction_due(self, batch_id: int) -> bool:
-        return self._table.settings.compacts and batch_id % self._compact_every == 0
-
     def _maintain(self) -> None:
         """Expire snapshots and delete unused files, once a day. Failures are only logged, because
         the next maintenance continues.
         """
-        settings, name = self._table.settings, self._table.table
+        settings, name = self.declared.settings, self.declared.table
         retention = Retention(settings.snapshot_retention_ms, settings.orphan_retention_ms)
-        if retention == Retention() or not self._maintenance.begin(name):
+        if retention == Retention() or not self.exports.maintenance.begin(name):
             return
         try:
             for table_name in (name, name + REJECTS_SUFFIX):
-                table = self._warehouse.existing(table_name)
+                table = self.warehouse.existing(table_name)
                 if not table.state().exists:
                     continue
                 removed = table.maintain(retention, wall_ms())
@@ -167,20 +147,20 @@ class WarehouseExport:
         except Exception as error:  # noqa: BLE001 - the batch was committed: do not report a failure
             _log.warning("table_not_maintained", table=name, error=str(error))
         finally:
-            self._maintenance.end()
+            self.exports.maintenance.end()
 
     def _compact(self) -> None:
         """Merge small files. Failures are only logged, because the next compaction merges the same
         files.
         """
         try:
-            report = compact(self._warehouse.existing(self._table.table), self._engine)
+            report = compact(self.warehouse.existing(self.declared.table), self.exports.engine)
         except (TableError, ObjectStoreError, OSError) as error:
-            _log.warning("table_not_compacted", table=self._table.table, error=str(error))
+            _log.warning("table_not_compacted", table=self.declared.table, error=str(error))
             return
         _log.info(
             "table_compacted",
-            table=self._table.table,
+            table=self.declared.table,
             files_replaced=report.files_replaced,
             files_written=report.files_written,
             conflicts=report.conflicts,
