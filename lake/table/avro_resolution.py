@@ -7,18 +7,21 @@ from typing import Any, Final, NamedTuple, cast
 
 import fastavro.read
 
+from penstock.lake.arrow.pyarrow_untyped import DataType, pa
 from penstock.lake.table.errors import InvalidSchema
 
-_FAMILIES: Final = {
-    ("int", "date"): "date",
-    ("int", "time-millis"): "time",
-    ("long", "time-micros"): "time",
-    ("long", "timestamp-millis"): "timestamp",
-    ("long", "timestamp-micros"): "timestamp",
-    ("long", "local-timestamp-millis"): "local-timestamp",
-    ("long", "local-timestamp-micros"): "local-timestamp",
+LOGICAL: Final[dict[tuple[str, str], DataType]] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time64("us"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-"""The family of each logical type. fastavro converts units only within a family."""
+"""The column type of each logical type. fastavro converts units only between logical types with the
+same column type.
+"""
 
 _DIGITS_MAX: Final = 1_000
 """Number of digits that exceeds every decimal column."""
@@ -96,7 +99,7 @@ class _Pairs:
         if one.get("logicalType") == "decimal":
             one["precision"] = _DIGITS_MAX  # fastavro rounds values with more digits
         if kinds <= {"int", "long"}:
-            if _family(one) != _family(other):
+            if _column_type(one) != _column_type(other):
                 shown = (kind.get("logicalType") or kind["type"] for kind in (one, other))
                 raise InvalidSchema(f"{path}: {' cannot become '.join(shown)}")
         elif kinds == {"record"}:
@@ -115,8 +118,8 @@ def _choices(kind: Any) -> list[Any]:  # noqa: ANN401 - JSON
     return [*kind] if isinstance(kind, list) else [kind]
 
 
-def _family(kind: dict[str, Any]) -> str | None:
-    return _FAMILIES.get((kind["type"], str(kind.get("logicalType"))))
+def _column_type(kind: dict[str, Any]) -> DataType | None:
+    return LOGICAL.get((kind["type"], str(kind.get("logicalType"))))
 
 
 def _names(record: dict[str, Any]) -> set[str]:

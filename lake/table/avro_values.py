@@ -17,7 +17,12 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
-from penstock.lake.table.avro_resolution import ParsedSchema, decode_defaults, prepare_writer
+from penstock.lake.table.avro_resolution import (
+    LOGICAL,
+    ParsedSchema,
+    decode_defaults,
+    prepare_writer,
+)
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.avro_indexes import refuse_negative_indexes
@@ -34,15 +39,6 @@ _PRIMITIVES: Final[dict[str, Any]] = {
     "string": pa.string(),
     "bytes": pa.binary(),
     "enum": pa.string(),
-}
-_LOGICAL: Final[dict[tuple[str, str], Any]] = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time64("us"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("us"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DEPTH_MAX: Final = 32
 _PRECISION_MAX: Final = 38
@@ -209,4 +205,4 @@ class _Types:
             return pa.decimal128(precision, scale)
         if kind == "fixed":
             return pa.binary()
-        return _LOGICAL.get((kind, str(logical))) or self._of_name(kind, path, depth)
+        return LOGICAL.get((kind, str(logical))) or self._of_name(kind, path, depth)

@@ -33,7 +33,8 @@ def query(warehouse: Warehouse, sql: str) -> Table:
     )
     try:
         for number, name in enumerate(known):
-            if _is_named(name, sql):
+            # Reading an unneeded table is merely slow, whereas a missing one would be an error.
+            if _short(name) in sql.lower():
                 rows = f"table {number}"
                 connection.register(rows, warehouse.read(name, BYTES_MAX))
                 space, _, short = name.rpartition(".")
@@ -53,13 +54,6 @@ def query(warehouse: Warehouse, sql: str) -> Table:
         raise InvalidTable(f"{error}; tables are: {', '.join(known) or 'none'}") from None
     finally:
         connection.close()
-
-
-def _is_named(name: str, sql: str) -> bool:
-    """Return whether the text contains the name anywhere. Reading an unneeded table is merely slow,
-    whereas a missing table would be an error.
-    """
-    return _short(name) in sql.lower()
 
 
 def _short(name: str) -> str:

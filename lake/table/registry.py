@@ -1,13 +1,9 @@
 """Look up the schemas of values in a schema registry."""
 
-from typing import Final
-
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.values import ValueDecoder, ValueFormat
 from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import NotRegistered
-
-_NAMES: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
 
 def with_newest(value_format: ValueFormat) -> ValueFormat:
@@ -24,8 +20,8 @@ def with_newest(value_format: ValueFormat) -> ValueFormat:
         raise InvalidSchema(
             f"choose the subject of the columns, {subject!r} has no schema: {error}"
         ) from None
-    name = _NAMES.get(newest.type)
-    if name is None:
+    name = newest.type.lower()
+    if name not in {"avro", "json", "protobuf"}:
         raise InvalidSchema(f"subject {subject!r} has a schema of the unknown type {newest.type!r}")
     if value_format.name not in {"", name}:
         raise InvalidSchema(

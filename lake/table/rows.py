@@ -38,16 +38,12 @@ _TYPES: Final = {
     "headers": pa.list_(pa.field("element", HEADER)),
 }
 READ: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
-_REJECT_NAMES: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 REJECTS: Final[Schema] = pa.schema(
     [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("error", pa.string()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
+        *((name, _TYPES[name]) for name in ("topic", "partition", "offset", "timestamp")),
+        ("error", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
     ]
 )
 """The schema of the dead letter table: the record's position, the error, and its original bytes. A
@@ -197,6 +193,6 @@ def newest_by_key(rows: Table) -> Table:
 
 def _rejects(batch: RecordBatch, errors: Sequence[tuple[int, str]]) -> Table:
     found = batch.take(pa.array([index for index, _ in errors], pa.int64()))
-    columns = {name: found.column(name) for name in _REJECT_NAMES}
+    columns = {name: found.column(name) for name in READ}
     columns["error"] = pa.array([reason for _, reason in errors], pa.string())
     return pa.Table.from_arrays([columns[field.name] for field in REJECTS], schema=REJECTS)
