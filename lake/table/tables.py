@@ -6,13 +6,12 @@ docs/design/tables.md.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from penstock.base.partition_spec import partition_text
-from penstock.lake.arrow.pyarrow_untyped import Schema, Table, pa
+from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.table.errors import InvalidTable
-from penstock.lake.table.files import FilePlace, fitted
+from penstock.lake.table.files import FilePlace
 from penstock.lake.table.model import (
     LAYOUT_VERSION,
     Commit,
@@ -22,8 +21,6 @@ from penstock.lake.table.model import (
     Retention,
     TableState,
 )
-
-_READS_AT_ONCE: Final = 8
 
 
 class ExportTable(Protocol):
@@ -73,22 +70,6 @@ class ExportTable(Protocol):
         interrupted maintenance is continued by the next one. Raise TableError.
         """
         ...
-
-
-def read_rows(table: ExportTable, bytes_max: int) -> Table:
-    """Return all rows of a table. Raise InvalidTable if its files are larger than `bytes_max`."""
-    table.state()
-    place, files = table.place(), table.files()
-    total_bytes = sum(file.size_bytes for file in files)
-    if total_bytes > bytes_max:
-        raise InvalidTable(
-            f"table {table.name} has {total_bytes} bytes, more than {bytes_max}, the limit of a"
-            " query: read its files with an engine"
-        )
-    schema = place.schema
-    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="table-read") as pool:
-        tables = list(pool.map(lambda file: fitted(place.read(file), schema), files))
-    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def delete_unused(table: ExportTable, files: Sequence[FileEntry]) -> None:

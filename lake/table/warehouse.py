@@ -6,15 +6,17 @@ other warehouses require a catalog. Source: pyiceberg's configuration.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.lake.arrow.pyarrow_untyped import Table
+from penstock.lake.arrow.pyarrow_untyped import Table, pa
 from penstock.lake.table.directory import DirectoryTable, table_names
 from penstock.lake.table.errors import InvalidTable
+from penstock.lake.table.files import fitted
 from penstock.lake.table.model import Layout
-from penstock.lake.table.tables import ExportTable, read_rows
+from penstock.lake.table.tables import ExportTable
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig, S3Config
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url
@@ -22,6 +24,7 @@ from penstock.objectstore.url import parse_store_url
 KINDS: Final = ("iceberg", "parquet")
 CATALOGS: Final = ("sql", "glue", "rest")
 REJECTS_SUFFIX: Final = "__dlq"
+_READS_AT_ONCE: Final = 8
 _SQLITE: Final = "catalog.db"
 _DEFAULT_NAMESPACE: Final = "default"
 
@@ -138,6 +141,22 @@ class Warehouse:
                 " are not supported; use a directory or s3://, or `--to parquet`"
             )
         raise InvalidTable("--warehouse memory: its contents would be lost when this command exits")
+
+
+def read_rows(table: ExportTable, bytes_max: int) -> Table:
+    """Return all rows of a table. Raise InvalidTable if its files are larger than `bytes_max`."""
+    table.state()
+    place, files = table.place(), table.files()
+    total_bytes = sum(file.size_bytes for file in files)
+    if total_bytes > bytes_max:
+        raise InvalidTable(
+            f"table {table.name} has {total_bytes} bytes, more than {bytes_max}, the limit of a"
+            " query: read its files with an engine"
+        )
+    schema = place.schema
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="table-read") as pool:
+        tables = list(pool.map(lambda file: fitted(place.read(file), schema), files))
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def qualified(name: str) -> str:

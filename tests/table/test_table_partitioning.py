@@ -37,9 +37,8 @@ from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.files import GroupedFiles
 from penstock.lake.table.model import FileEntry, Layout
 from penstock.lake.table.partition_values import check_partition_fields, split_rows, unfit_rows
-from penstock.lake.table.tables import read_rows
 from penstock.lake.table.values import ValueFormat
-from penstock.lake.table.warehouse import Warehouse
+from penstock.lake.table.warehouse import Warehouse, read_rows
 from tests.support.partitioned_rows import (
     AT,
     BEFORE,
