@@ -5,7 +5,7 @@ those that Python can represent.
 from typing import Any, Final
 
 from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS
-from penstock.lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, RecordBatch, pa, pc
 from penstock.lake.fetch.times import TimeBounds
 
 _VIEW: Any = pa.binary_view()
@@ -97,10 +97,7 @@ def _limited(array: Array) -> Array:
         children = [_limited(child) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(array), 0)
-        ends = pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum(lengths)])
-        values = _limited(array.flatten())
-        return pa.ListArray.from_arrays(ends, values, type=kind, mask=array.is_null())
+        return with_elements(array, _limited(array.flatten()), kind)
     found = _bounds(kind)
     assert found is not None, "other types contain no times"
     number, low, high = found
@@ -111,3 +108,10 @@ def _limited(array: Array) -> Array:
     least, most = pa.scalar(low, number), pa.scalar(high, number)
     limited = pc.if_else(pc.less(counts, least), least, counts)
     return pc.if_else(pc.greater(limited, most), most, limited).cast(kind)
+
+
+def with_elements(lists: Array, elements: Array, kind: DataType) -> Array:
+    """Return lists of this type, with other elements in place of those of `lists.flatten()`."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    ends = pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(ends, elements, type=kind, mask=lists.is_null())

@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.base.table_configs import MASKS
 from penstock.lake.arrow.pyarrow_untyped import Array, Schema, Table, pa, pc
+from penstock.lake.arrow.row_times import with_elements
 from penstock.lake.table.errors import InvalidTable
+from penstock.lake.table.partition_values import iceberg_numbers
 from penstock.lake.table.rows import KEY, NO_KEY, OFFSET, TIMESTAMP, TOPIC
 
 NULL: Final = "null"
@@ -137,12 +139,7 @@ class Masking:
         kind = array.type
         if _types.is_list(kind) and (masks[0].path or masks[0].kind != NULL):
             values = self._array(array.flatten(), masks)
-            lengths = pc.fill_null(pc.list_value_length(array), 0)
-            offsets = pa.concat_arrays(
-                [pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())]
-            )
-            masked = pa.list_(pa.field("element", values.type))
-            return pa.ListArray.from_arrays(offsets, values, type=masked, mask=array.is_null())
+            return with_elements(array, values, pa.list_(pa.field("element", values.type)))
         if masks[0].path:
             children = {
                 item.name: self._array(child, found)
@@ -252,12 +249,7 @@ def _allows(name: str, kind: Any) -> bool:  # noqa: ANN401 - pyarrow is untyped
 
 def _texts(array: Array) -> Array:
     """Return values as text. Times become the numbers that Iceberg stores."""
-    kind = array.type
-    if _types.is_date32(kind):
-        array = array.cast(pa.int32())
-    elif _types.is_temporal(kind):
-        array = array.cast(pa.int64())
-    return array.cast(pa.string())
+    return iceberg_numbers(array).cast(pa.string())
 
 
 def _last4(texts: Array) -> Array:

@@ -149,7 +149,7 @@ def _values(field: PartitionField, rows: Table) -> Array:
         values = getattr(_core.transform, field.transform)(source, field.width)
     else:
         values = getattr(_core.transform, field.transform)(source)
-    return _numbers(values)
+    return iceberg_numbers(values)
 
 
 def _column(field: PartitionField, rows: Table) -> Array:
@@ -161,7 +161,7 @@ def _column(field: PartitionField, rows: Table) -> Array:
     return found if small is None else found.cast(small)
 
 
-def _numbers(values: Array) -> Array:
+def iceberg_numbers(values: Array) -> Array:
     """Return times as the numbers that Iceberg stores."""
     kind = values.type
     if _types.is_date32(kind) or _types.is_time32(kind):
