@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -88,12 +87,6 @@ class ListenerOptions:
     ] = ""
     fd: Annotated[int | None, typer.Option(hidden=True)] = None
     behind_node: Annotated[bool, typer.Option("--behind-node", hidden=True)] = False
-
-
-def console(
-    *,
-    cluster: TargetOptions,
-    listener: ListenerOptions,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -103,8 +96,10 @@ def console(
                 "quotas."
             ),
         ),
-    ] = False,
-) -> None:
+    ] = False
+
+
+def console(*, cluster: TargetOptions, listener: ListenerOptions) -> None:
     """Serve a web console: overview, nodes, topics and their objects, moves, groups, transactions,
     records, snapshots, configs, security and the doctor.
 
@@ -127,7 +122,7 @@ def console(
 
     lifeline.die_with_parent(os.environ)
     # Addresses in options are never combined with addresses in a profile or state file.
-    path = Path(cluster.state_file) if cluster.state_file else None
+    path = cluster.state_file
     state = None if cluster.bootstrap else dev_cluster(path)
     used = Profile() if cluster.bootstrap or path else current_profile().profile
     bootstrap = cluster.bootstrap or used.bootstrap or (state.bootstrap if state else "")
@@ -160,7 +155,7 @@ def console(
             port=listener.port,
             names=tuple(listener.name or ()),
             login=listener.login,
-            allow_changes=allow_changes,
+            allow_changes=listener.allow_changes,
             allow_insecure=listener.allow_insecure,
             certificate=listener.ssl_certificate,
             key=listener.ssl_key,
