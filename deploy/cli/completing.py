@@ -8,8 +8,9 @@ address, user and type of name.
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import typer
 
@@ -149,11 +150,8 @@ def _read_cache(path: Path) -> list[str] | None:
 
 
 def _write_cache(path: Path, names: list[str]) -> None:
-    beside: Any = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    from penstock.deploy.private_files import write_private
+
+    with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write("\n".join(names))
-        beside.replace(path)
-    except OSError:
-        return
+        write_private(path, "\n".join(names).encode())

@@ -223,11 +223,8 @@ def _inherited(context: typer.Context, what: _Source) -> _Source:
     return before if isinstance(before, _Source) and not what.source else what
 
 
-@contextmanager
-def _session(
-    what: _Source, *, append: bool = False, copies_acls: bool = True
-) -> "Generator[MirrorSession]":
-    """Connect to both clusters. Raises UsageError."""
+def _session(what: _Source, *, append: bool = False, copies_acls: bool = True) -> "MirrorSession":
+    """Return a session, which connects to both clusters. Raises UsageError."""
     if not what.source:
         raise UsageError("--from is missing: specify brokers of the source, as HOST:PORT")
     from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
@@ -243,13 +240,12 @@ def _session(
     )
     security = PLAINTEXT if what.from_config is None else read_file(what.from_config)
     target = find_brokers(what.bootstrap)
-    with MirrorSession(
+    return MirrorSession(
         ClusterAddress(what.source, security, is_source=True),
         ClusterAddress(target.bootstrap, current_security()),
         options,
         lambda text: remark(f"warning: {text}"),
-    ) as session:
-        yield session
+    )
 
 
 # --- reports --------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Define the options that several commands of `penstock table` share."""
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -120,21 +119,16 @@ class EngineOptions:
     def is_spark(self) -> bool:
         return self.engine == "spark" or bool(self.master)
 
-    @contextmanager
-    def start(self) -> Generator["Engine", None, None]:
+    def start(self) -> "closing[Engine]":
         from penstock.lake.table.engines import LocalEngine, SparkEngine
 
         try:
-            engine: Engine = SparkEngine(self.master) if self.is_spark else LocalEngine()
+            return closing(SparkEngine(self.master) if self.is_spark else LocalEngine())
         except ModuleNotFoundError as error:
             raise ExpectedError(
                 f"the package {error.name} is missing: {install_hint('table', 'spark')}, or use"
                 " --engine local"
             ) from None
-        try:
-            yield engine
-        finally:
-            engine.close()
 
 
 BatchMib = Annotated[
