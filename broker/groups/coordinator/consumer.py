@@ -132,7 +132,10 @@ class ConsumerCoordinator:
             await self._match_topics(group_id, request, topics)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
-                return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
+                is_leaving = request.member_epoch < JOIN_EPOCH
+                if is_leaving and group is ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._home.admit_leave(_HEARTBEAT, group_id, sender, connection_id)
+                return _not_found(group, group_id, is_leaving=is_leaving)
             if request.member_epoch == JOIN_EPOCH:
                 self._home.admit(STATIC_JOIN, group, request.instance_id or "", connection_id)
             self._home.admit(_HEARTBEAT, group, sender, connection_id)

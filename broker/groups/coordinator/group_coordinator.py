@@ -308,6 +308,14 @@ class GroupCoordinator:
             self.forget_unused(group)
             raise
 
+    def admit_leave(
+        self, api_key: int, group_id: str, member_id: str, connection_id: int | None
+    ) -> None:
+        """Like `admit`, for the last request of a member whose group does not exist. The member's
+        first request, which the client has given up, may still arrive.
+        """
+        self._requests.admit_member(api_key, group_id, member_id, connection_id)
+
     async def join(
         self, group_id: str, request: JoinRequest, connection_id: int | None = None
     ) -> JoinResult:

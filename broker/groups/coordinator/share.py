@@ -135,7 +135,10 @@ class ShareGroups:
             check_share_heartbeat(group_id, request)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
-                return _not_found(group, group_id, is_leaving=request.member_epoch == LEAVE_EPOCH)
+                is_leaving = request.member_epoch == LEAVE_EPOCH
+                if is_leaving and group is ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._home.admit_leave(_HEARTBEAT, group_id, request.member_id, connection_id)
+                return _not_found(group, group_id, is_leaving=is_leaving)
             self._home.admit(_HEARTBEAT, group, request.member_id, connection_id)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
