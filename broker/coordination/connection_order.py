@@ -41,11 +41,13 @@ class ConnectionOrder:
     requests of its sender are executed.
     """
 
-    __slots__ = ("_entries_max", "_newest")
+    __slots__ = ("_entries_max", "_highest", "_newest")
 
     def __init__(self, entries_max: int = PRODUCERS_MAX) -> None:
         self._newest: OrderedDict[Key, int] = OrderedDict()
         self._entries_max = entries_max
+        self._highest = 0
+        """The newest connection of a group member."""
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -69,6 +71,7 @@ class ConnectionOrder:
         use several connections. Requests without a member id or a connection (None) are never late.
         Raises LateRequest.
         """
+        self._highest = max(self._highest, connection_id or 0)
         if not member_id or connection_id is None:
             return
         key = api_key, short_name(group_id), short_name(member_id)
@@ -104,10 +107,12 @@ class ConnectionOrder:
             self._advance(back_key, connection_id)
 
     def end_member(self, api_key: int, group_id: str, member_id: str, connection_id: int) -> None:
-        """Record that a member has left with a request of another API, so that any of its earlier
-        requests of this API count as late.
+        """Record that a member has left with a request of another API, so that requests of this
+        API count as late on all connections that have been used before. A client may use one
+        connection per API, and that of this API may be the newer one.
         """
-        self._advance((api_key, short_name(group_id), short_name(member_id)), connection_id)
+        ended_at = max(connection_id, self._highest) + 1
+        self._advance((api_key, short_name(group_id), short_name(member_id)), ended_at)
 
     def _advance(self, key: Key, connection_id: int) -> int:
         """Record the connection, and return the sender's newest one."""

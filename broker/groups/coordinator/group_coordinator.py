@@ -391,11 +391,10 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
-        present = (group.consumer or group.classic).members
         for member_id, _ in members:
-            # End only current members. An unknown member may still join, because a consumer group
-            # does not store the member ids that it has generated and thus accepts unknown ids.
-            if connection_id is not None and member_id in present:
+            # A consumer group does not store the member ids that it has generated, so the JoinGroup
+            # of a member that has left may be its first one.
+            if connection_id is not None and member_id:
                 self._requests.end_member(apis.JOIN_GROUP.key, group_id, member_id, connection_id)
         if group.consumer is not None:
             return await self.consumers.leave(group, members)
