@@ -79,11 +79,12 @@ class GroupOffsets:
         """
         advances, moves_back = True, False
         for key, value in offsets.items():
-            known = self.committed.get(key)
-            advances &= known is not None and _is_advanced_by(known, value)
-            for before in (known, self._appending.get(key)):
-                if before is not None and before.offset > value.offset:
-                    advances, moves_back = False, True
+            known, appending = self.committed.get(key), self._appending.get(key)
+            advances &= known is not None
+            for before in (known, appending):
+                if before is not None:
+                    advances &= _is_advanced_by(before, value)
+                    moves_back |= before.offset > value.offset
         return advances, moves_back
 
     def begin_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
