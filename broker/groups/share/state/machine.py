@@ -184,6 +184,10 @@ class ShareStates:
             raise _fenced_state()
         _check_batches(batches)
         start = max(start_offset, known.start_offset)
+        if start_offset < known.start_offset:
+            delivery_complete_count = known.delivery_complete_count
+        elif start_offset == known.start_offset:
+            delivery_complete_count = max(delivery_complete_count, known.delivery_complete_count)
         update = ShareUpdate(
             known.snapshot_epoch,
             known.leader_epoch if leader_epoch == ANY_EPOCH else leader_epoch,
