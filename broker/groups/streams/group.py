@@ -378,7 +378,7 @@ class StreamsGroup:
     ) -> tuple[StreamsHeartbeatResult, GroupChanges]:
         """Handle the last heartbeat of a member that leaves. Raises HeartbeatRefused."""
         member_id = request.member_id
-        if request.is_shutdown:
+        if request.is_shutdown and self.members:  # in an empty group, it would stop the next start
             self._shutdown_by = self._shutdown_by or member_id
         if member_id not in self.members:
             raise self._unknown(member_id)
