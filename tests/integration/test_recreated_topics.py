@@ -176,7 +176,7 @@ async def test_undeleted_topic_gets_its_offsets_back(cluster: Cluster, name: str
         delete(cluster.bootstrap)
         assert committed(cluster, TOPIC) == [-1]
         undelete(cluster.bootstrap, name=name)
-        wait_until(lambda: committed(cluster, name) == [100])
+        assert committed(cluster, name) == [100]
         if name != TOPIC:
             create_topic(cluster.bootstrap, TOPIC)
             assert committed(cluster, TOPIC) == [-1]

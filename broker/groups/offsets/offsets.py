@@ -57,6 +57,18 @@ class GroupOffsets:
         found = self.committed.get(key)
         return found if found is not None and found.topic_id == topic_id else None
 
+    def renamed(self, name: str, topic_id: UUID) -> "GroupOffsets":
+        """Return the offsets of a topic under its current name, including those that are still
+        stored under an earlier one. This takes O(all offsets of the group).
+        """
+        found = GroupOffsets()
+        found.committed = _under_name(name, topic_id, self.committed)
+        found._pending = [
+            replace(pending, offsets=_under_name(name, topic_id, pending.offsets))
+            for pending in self._pending
+        ]
+        return found
+
     def is_unstable(self, key: TopicPartition, topic_id: UUID | None) -> bool:
         """Return True if an open transaction may still change the partition's offset for this topic
         id.
@@ -160,3 +172,15 @@ def _is_advanced_by(known: CommittedOffset, value: CommittedOffset) -> bool:
         return False
     is_same = (known.leader_epoch, known.metadata) == (value.leader_epoch, value.metadata)
     return known.offset < value.offset or (known.offset == value.offset and is_same)
+
+
+def _under_name(
+    name: str, topic_id: UUID, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the topic's offsets. One that is stored under `name` takes precedence."""
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for (stored_name, partition), value in offsets.items():
+        key = name, partition
+        if value.topic_id == topic_id and (stored_name == name or key not in found):
+            found[key] = value
+    return found

@@ -401,12 +401,12 @@ async def _fetch_group(
         return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
     offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
     if topics is None:
-        by_name: dict[str, list[int]] = {}
-        for (topic, partition), committed in offsets.committed.items():
-            topic_id = _id_of(node, topic)  # None if the topic was deleted
-            if topic_id is not None and committed.topic_id == topic_id:
-                by_name.setdefault(topic, []).append(partition)
-        wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
+        by_name: dict[str, set[int]] = {}
+        for (_, partition), committed in offsets.committed.items():
+            # The topic may have been deleted, or restored under another name.
+            if committed.topic_id and (topic := node.image.topics.by_id(committed.topic_id)):
+                by_name.setdefault(topic.name, set()).add(partition)
+        wanted = [(_id_of(node, name), name, sorted(parts)) for name, parts in by_name.items()]
         hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
         if hidden and not is_broker(node, ctx):
             wanted = [item for item in wanted if item[1] not in hidden]
@@ -421,6 +421,7 @@ async def _fetch_group(
             _refused_offsets(indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if name in denied
             else _fetched(
+                node,
                 offsets,
                 name,
                 # The topic may have been recreated since its name was looked up.
@@ -451,6 +452,7 @@ def _requested(
 
 
 def _fetched(
+    node: Node,
     offsets: GroupOffsets,
     name: str | None,
     topic_id: UUID | None,
@@ -460,6 +462,10 @@ def _fetched(
 ) -> list[offset_fetch.OffsetFetchResponsePartitions]:
     if name is None:
         return _refused_offsets(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+    topic = None if topic_id is None else node.image.topics.by_id(topic_id)
+    if topic is not None and any(part.undeleted_epoch >= 0 for part in topic.partitions):
+        # `OffsetSweep` moves offsets to the new name of a restored topic only after a while.
+        offsets = offsets.renamed(name, topic.topic_id)
     return [
         _committed_partition(offsets, (name, index), topic_id, require_stable=require_stable)
         for index in indexes

@@ -466,3 +466,15 @@ def test_pending_transactional_offsets_apply_only_to_their_topic_id() -> None:
     offsets.complete(7, committed=True)
     assert offsets.of_topic(key, new) is None
     assert offsets.of_topic(key, old) is not None
+
+
+def test_offsets_of_a_renamed_topic_are_found_before_they_are_rewritten() -> None:
+    offsets, topic_id = GroupOffsets(), UUID(int=1)
+    first, newer = (CommittedOffset(at, -1, "", at, topic_id, True) for at in (100, 200))
+    other = CommittedOffset(7, -1, "", 1, UUID(int=2), True)
+    offsets.put({("t", 0): first, ("t", 1): first, ("new", 1): newer, ("new", 2): other})
+    offsets.stage(7, {("t", 0): newer})
+    renamed = offsets.renamed("new", topic_id)
+    assert renamed.committed == {("new", 0): first, ("new", 1): newer}
+    assert renamed.is_unstable(("new", 0), topic_id)
+    assert not renamed.is_unstable(("new", 1), topic_id)
