@@ -18,6 +18,7 @@ from penstock.broker.groups.classic.model import (
 from penstock.broker.groups.common.model import NOTHING, HeartbeatRefused
 from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.offsets import GroupOffsets
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
 from penstock.broker.groups.share.partitions.sessions import (
@@ -26,6 +27,8 @@ from penstock.broker.groups.share.partitions.sessions import (
     ShareSessions,
     TopicIdPartition,
 )
+from penstock.broker.groups.share.state.machine import ShareStates
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, SharePartitionKey, StateBatch
 from penstock.broker.groups.streams.model import StreamsHeartbeatRequest
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
@@ -301,3 +304,85 @@ async def test_an_upgrade_before_sync_keeps_the_partitions_of_cooperative_member
     consumer.check_invariants()
     assert consumer.members[first.member_id].current.assigned == {TOPIC_ID: frozenset(range(4))}
     assert consumer.members["new"].current.assigned == NOTHING
+
+
+@pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins])
+async def test_a_join_is_late_after_a_leave_that_found_no_group(coordinator, joins):
+    """The client gives up the join and leaves on a new connection."""
+    if joins is consumer_joins:
+        left = await coordinator.consumers.heartbeat(
+            "g", HeartbeatRequest("m", -1), 1, connection_id=8
+        )
+    elif joins is streams_joins:
+        leaving = StreamsHeartbeatRequest(member_id="m", member_epoch=-1)
+        left = await coordinator.streams.heartbeat("g", leaving, 8)
+    else:
+        left = await coordinator.shares.heartbeat("g", ShareHeartbeatRequest("m", -1), 8)
+    assert left.error is ErrorCode.GROUP_ID_NOT_FOUND
+    with pytest.raises(LateRequest):
+        await joins(coordinator, "m", 7)
+    assert coordinator.list_groups() == []
+
+
+async def test_a_join_on_another_connection_is_late_after_a_leave(coordinator):
+    """franz-go sends JoinGroup and LeaveGroup on separate connections. The connection for JoinGroup
+    may be the newer one.
+    """
+    await consumer_joins(coordinator, "m", 1)
+    joining = replace(JOINING, protocols=(Protocol("range", subscription("t")),))
+    joined = await coordinator.join("g", joining, 7)
+    assert joined.error is ErrorCode.NONE
+    known = replace(joining, member_id=joined.member_id)
+    assert await coordinator.leave("g", [(joined.member_id, None)], 3) == [ErrorCode.NONE]
+    with pytest.raises(LateRequest):
+        await coordinator.join("g", known, 7)
+    assert set(group_of(coordinator).consumer.members) == {"m"}
+
+
+async def test_a_join_is_late_after_the_leave_of_a_member_that_has_not_joined_yet(coordinator):
+    """The member received its id (KIP-394), gave up the second JoinGroup, and left."""
+    await consumer_joins(coordinator, "m", 1)
+    joining = replace(
+        JOINING, protocols=(Protocol("range", subscription("t")),), needs_known_member_id=True
+    )
+    named = await coordinator.join("g", joining, 5)
+    assert named.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert await coordinator.leave("g", [(named.member_id, None)], 8) == [
+        ErrorCode.UNKNOWN_MEMBER_ID
+    ]
+    with pytest.raises(LateRequest):
+        await coordinator.join("g", replace(joining, member_id=named.member_id), 7)
+    assert set(group_of(coordinator).consumer.members) == {"m"}
+
+
+def test_a_commit_does_not_replace_newer_metadata_that_is_being_appended() -> None:
+    offsets, key = GroupOffsets(), ("t", 0)
+    known = CommittedOffset(40, -1, "", 0)
+    offsets.put({key: known})
+    offsets.begin_append({key: replace(known, metadata="newer")})
+    assert offsets.compare({key: known}) == (False, False)
+
+
+def test_a_late_write_does_not_change_the_number_of_completed_deliveries() -> None:
+    states, key = ShareStates(updates_max=500), SharePartitionKey("g", TOPIC_ID, 0)
+    states.initialize(key, 1, 0, 0)
+    first = {"state_epoch": 1, "leader_epoch": 0, "start_offset": 0, "now_ms": 0}
+    late = {"delivery_complete_count": 3, "batches": [StateBatch(2, 4, ACKNOWLEDGED, 1)]}
+    states.write(key, **first, **late)
+    last = {"delivery_complete_count": 0, "batches": [StateBatch(0, 9, ACKNOWLEDGED, 1)]}
+    states.write(key, **{**first, "start_offset": 10}, **last)
+    states.write(key, **first, **late)
+    assert states.summary(key).start_offset == 10
+    assert states.summary(key).delivery_complete_count == 0, "nothing above 10 is done"
+
+
+async def test_a_repeated_shutdown_does_not_stop_the_next_start(coordinator):
+    assert (await streams_joins(coordinator, "m", 1)).error is ErrorCode.NONE
+    leaving = StreamsHeartbeatRequest(member_id="m", member_epoch=-1, is_shutdown=True)
+    assert (await coordinator.streams.heartbeat("g", leaving, 1)).error is ErrorCode.NONE
+    # The response was lost.
+    again = await coordinator.streams.heartbeat("g", leaving, 2)
+    assert again.error is ErrorCode.UNKNOWN_MEMBER_ID
+    started = await streams_joins(coordinator, "n", 3)
+    assert started.error is ErrorCode.NONE
+    assert not any("shutdown" in text for _, text in started.statuses), started.statuses
