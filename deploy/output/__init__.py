@@ -86,10 +86,7 @@ def report_table(
     rows: Iterable[Sequence[object]],
 ) -> None:
     """Print the result of a command: a table for people, or a document for programs."""
-    if output is Format.TABLE:
-        print_table(title, columns, rows)
-    else:
-        print_document(output, document)
+    report_with(output, document, lambda: print_table(title, columns, rows))
 
 
 def report_with(output: Format, document: object, show: Callable[[], None]) -> None:
