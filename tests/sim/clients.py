@@ -254,9 +254,11 @@ class Consumer:
         except TimeoutError:
             return
         for part, found in results.items():
-            self._take(part, *requested[part], found)
+            self._take(part, *requested[part], found, broker)
 
-    def _take(self, part: Part, offset: int, epoch: int, found: FetchResult) -> None:
+    def _take(
+        self, part: Part, offset: int, epoch: int, found: FetchResult, broker: SimBroker
+    ) -> None:
         if (
             found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             and self._world.log_start(part) > offset
@@ -269,6 +271,8 @@ class Consumer:
             found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             and epoch >= self._epochs.get(part, 0)
             and self.positions[part] == offset
+            # After a recovery from the store, this may be a log start that was not backed up.
+            and not broker.has_old_history
         ):
             self._world.fail(
                 f"{part}: offset {offset}, which was read up to, is out of range: {found}"

@@ -241,10 +241,15 @@ class SimBroker:
         """Whether reads from this broker may be outdated: its node has restarted in another
         process, the cluster was recovered from the store, or the run has no leases.
         """
-        # Brokers may be ahead of the backup with which the new history starts.
+        return not self.world.leases or self in self.world.zombies or self.has_old_history
+
+    @property
+    def has_old_history(self) -> bool:
+        """Whether the broker's metadata precede a recovery from the store. It may be ahead of the
+        backup with which the new history starts.
+        """
         history, ours = self.world.metadata.image.end_offset, self.follower.offset
-        is_old = history // HISTORY_GAP != ours // HISTORY_GAP
-        return not self.world.leases or self in self.world.zombies or is_old
+        return history // HISTORY_GAP != ours // HISTORY_GAP
 
     def leads_alone(self) -> bool:
         return (self.follower.leads_alone() or not self.world.leases) and not self.storage.fenced
