@@ -7,7 +7,7 @@ Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Schema, pa
 from penstock.stream.format.manifest.model import split_name
 
 HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -21,7 +21,8 @@ FIELDS: Final = (
     pa.field("timestampType", pa.int32()),
     pa.field("headers", pa.list_(pa.field("element", HEADER))),
 )
-NAMES: Final = tuple(str(field.name) for field in FIELDS)
+TYPES: Final[dict[str, DataType]] = {field.name: field.type for field in FIELDS}
+NAMES: Final = tuple(TYPES)
 DEFAULT: Final = NAMES[:-1]
 """All columns except headers, which must be requested (`includeHeaders`)."""
 

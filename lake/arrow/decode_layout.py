@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from penstock.lake.arrow import decode_job as j
 from penstock.lake.arrow.columns import (
     HEADER,
-    NAMES,
-    arrow_schema,
+    TYPES,
     readable_names,
 )
 from penstock.lake.arrow.pyarrow_untyped import (
@@ -35,7 +34,6 @@ OUTPUTS: Final = slice(j.OFFSETS, j.SOURCE_BYTES)
 """The addresses of the outputs in a job."""
 COUNTS: Final = slice(j.OUT_ROWS, j.OFFSETS)
 
-_TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 _BINARY: Final = pa.binary()
 _BINARY_VIEW: Final = pa.binary_view()
 _STRING: Final = pa.string()
@@ -152,7 +150,7 @@ class _Headers(NamedTuple):
         pairs = pa.Array.from_buffers(HEADER, headers, [None], 0, children=[names, values])
         valid = rooms[j.LIST_VALID].buffer(written, _bits(count)) if nulls else None
         outer = [valid, rooms[j.LIST_OFFSETS].buffer(written, 4 * (count + 1))]
-        return pa.Array.from_buffers(_TYPES["headers"], count, outer, nulls, children=[pairs])
+        return pa.Array.from_buffers(TYPES["headers"], count, outer, nulls, children=[pairs])
 
 
 class Layout:
@@ -174,7 +172,7 @@ class Layout:
         numbers = {name: _NUMBERS[name] for name in columns if name in _NUMBERS}
         rooms = self._lay("numbers", {slot: width * rows for slot, width in numbers.values()})
         self.columns |= {
-            name: _Numbers(_TYPES[name], width, rooms[slot])
+            name: _Numbers(TYPES[name], width, rooms[slot])
             for name, (slot, width) in numbers.items()
         }
         for name in columns:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.lake.arrow import decode_table as t
 from penstock.lake.arrow.columns import (
     HEADER,
-    NAMES,
+    TYPES,
     Places,
     arrow_schema,
     readable_names,
@@ -36,7 +36,6 @@ _INT64_MAX: Final = (1 << 63) - 1
 _OFFSET_BYTES: Final = 8
 _DELTA_BITS: Final = 31
 """Number of bits in a non-negative delta."""
-_TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 
 
 class _Fields(NamedTuple):
@@ -375,7 +374,7 @@ def _timestamps(
     timestamp_ms: _Numbers = base + delta  # sums wrap around, as in Java
     timestamp_ms[timestamp_ms > t.TIMESTAMP_MS_MAX] = t.FAR_FUTURE_MS
     timestamp_ms[timestamp_ms < -t.TIMESTAMP_MS_MAX] = t.FAR_PAST_MS
-    return pa.array(timestamp_ms * 1000).cast(_TYPES["timestamp"])
+    return pa.array(timestamp_ms * 1000).cast(TYPES["timestamp"])
 
 
 def _headers(source: t.Bytes, headers: _Headers, chosen: _Numbers) -> Array:
@@ -389,5 +388,5 @@ def _headers(source: t.Bytes, headers: _Headers, chosen: _Numbers) -> Array:
     offsets = np.concatenate(([0], np.cumsum(count))).astype(np.int32)
     bits = pa.py_buffer(np.packbits(count > 0, bitorder="little"))
     return pa.Array.from_buffers(
-        _TYPES["headers"], len(count), [bits, pa.py_buffer(offsets)], -1, children=[pairs]
+        TYPES["headers"], len(count), [bits, pa.py_buffer(offsets)], -1, children=[pairs]
     )

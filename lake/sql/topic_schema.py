@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.lake.arrow.columns import FIELDS, HEADER
+from penstock.lake.arrow.columns import TYPES
 from penstock.lake.arrow.pyarrow_untyped import DataType, Schema, pa
 from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.sql.inference import JsonType, infer
@@ -51,10 +51,6 @@ SOURCES: Final = {
 }
 """The column of the scan for each system column."""
 
-_TYPES: Final = {field.name: field.type for field in FIELDS} | {
-    "headers": pa.list_(pa.field("element", HEADER))
-}
-
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
@@ -71,11 +67,7 @@ class TopicSchema:
 
     def with_hidden(self, names: Sequence[str]) -> Schema:
         """Return the schema with these hidden columns added."""
-        fields = [
-            pa.field(name, pa.binary() if name == VALUE else _TYPES[SOURCES[name]])
-            for name in HIDDEN
-            if name in names
-        ]
+        fields = [pa.field(name, TYPES[SOURCES[name]]) for name in HIDDEN if name in names]
         return pa.schema([*self.schema, *fields])
 
 
@@ -93,9 +85,9 @@ def schema_of(
     if framed_format is not None and _are_framed(sample, framed_format):
         value_format = framed_format
     system = [
-        pa.field(PARTITION, _TYPES["partition"]),
-        pa.field(OFFSET, _TYPES["offset"]),
-        pa.field(TIMESTAMP, _TYPES["timestamp"]),
+        pa.field(PARTITION, TYPES["partition"]),
+        pa.field(OFFSET, TYPES["offset"]),
+        pa.field(TIMESTAMP, TYPES["timestamp"]),
         pa.field(KEY, _text_type(keys)),
     ]
     if value_format is not None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.lake.arrow.columns import HEADER
+from penstock.lake.arrow.columns import TYPES
 from penstock.lake.arrow.pyarrow_untyped import Array, DataType, RecordBatch, Schema, Table, pa, pc
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.table.errors import InvalidSchema
@@ -22,28 +22,12 @@ TOPIC: Final = "_topic"
 OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 KEY: Final = "_key"
-_NAMES: Final = {
-    "topic": TOPIC,
-    "offset": OFFSET,
-    "timestamp": TIMESTAMP,
-    "key": KEY,
-    "headers": "_headers",
-}
-_TYPES: Final = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "key": pa.binary(),
-    "headers": pa.list_(pa.field("element", HEADER)),
-}
 READ: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 REJECTS: Final[Schema] = pa.schema(
     [
-        *((name, _TYPES[name]) for name in ("topic", "partition", "offset", "timestamp")),
+        *((name, TYPES[name]) for name in ("topic", "partition", "offset", "timestamp")),
         ("error", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
+        *((name, TYPES[name]) for name in ("key", "value")),
     ]
 )
 """The schema of the dead letter table: the record's position, the error, and its original bytes. A
@@ -70,9 +54,8 @@ def row_schema(values: Schema, *, headers: bool, partition_column: str = PARTITI
     a metadata column, in any case, because engines such as Spark ignore case, or contains a struct
     without fields, which Parquet does not support.
     """
-    names = _NAMES | {"partition": partition_column}
     origin = [
-        pa.field(names[name], _TYPES[name])
+        pa.field(partition_column if name == "partition" else f"_{name}", TYPES[name])
         for name in read_columns(headers=headers)
         if name != "value"
     ]
