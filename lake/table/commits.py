@@ -12,12 +12,7 @@ from typing import Final
 from penstock.base.log import get_logger
 from penstock.lake.table.errors import CatalogUnavailable, CommitConflict, CommitUnknown
 from penstock.lake.table.model import Commit, TableState
-from penstock.lake.table.settle import (
-    Verdict,
-    rebased,
-    rewrite_of,
-    verdict,
-)
+from penstock.lake.table.settle import Verdict, on_top_of, verdict
 from penstock.lake.table.tables import ExportTable
 
 _log = get_logger(__name__)
@@ -47,7 +42,6 @@ def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep
 def _commit_until_known(
     table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bool
 ) -> bool:
-    on_top_of = rewrite_of if is_rewrite else rebased
     for attempt in range(TRIES_MAX):
         try:
             table.commit(commit)
@@ -66,13 +60,14 @@ def _commit_until_known(
             return True
         found = _looked_up(table, sleep)
         live = table.files() if commit.removed else []
-        match verdict(on_top_of(commit, found) if is_rewrite else commit, found, live):
+        again = on_top_of(found, commit, is_rewrite=is_rewrite)
+        match verdict(again if is_rewrite else commit, found, live):
             case Verdict.COMMITTED:
                 return True
             case Verdict.REPLAN:
                 return False
             case Verdict.AGAIN:
-                commit = on_top_of(commit, found)
+                commit = again
     raise AssertionError("the last attempt raises")
 
 

@@ -46,13 +46,10 @@ def versions_of(files: Iterable[FileEntry]) -> set[tuple[str, frozenset[str]]]:
     return {(file.path, file.delete_paths) for file in files}
 
 
-def rebased(commit: Commit, found: TableState) -> Commit:
-    """Return the same commit on top of `found`, after the verdict AGAIN."""
-    return replace(commit, base=found)
-
-
-def rewrite_of(commit: Commit, found: TableState) -> Commit:
-    """Return a rewrite on top of `found`. It keeps the current offsets, even if batches were added
-    in the meantime.
+def on_top_of(found: TableState, commit: Commit, *, is_rewrite: bool) -> Commit:
+    """Return the same commit on top of `found`. A rewrite keeps the current offsets, even if
+    batches were added in the meantime.
     """
-    return replace(commit, base=found, offsets=found.offsets, batch_id=found.batch_id)
+    if is_rewrite:
+        commit = replace(commit, offsets=found.offsets, batch_id=found.batch_id)
+    return replace(commit, base=found)
