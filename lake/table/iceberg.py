@@ -7,8 +7,8 @@ table properties, so they survive rewrites and the expiry of snapshots.
 
 import json
 import weakref
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -217,13 +217,10 @@ class IcebergTable:
 
     def state(self) -> TableState:
         try:
-            self._table = self._load()
+            return position(self._reload())
         except NoSuchTableError:
             self._table = None
             return TableState("")
-        metadata = self._table.metadata
-        self._check_layout(metadata)
-        return position(metadata)
 
     def upgrade(self) -> None:
         for _ in range(_TRIES):
@@ -253,8 +250,7 @@ class IcebergTable:
                 pass  # the reloaded table shows whether the commit happened
             else:
                 _log.info("table_upgraded", table=self.name, layout_version=LAYOUT_VERSION)
-            self._table = self._load()
-            self._check_layout(self._table.metadata)
+            self._reload()
         raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
 
     def prepare(self, schema: Schema) -> None:
@@ -310,8 +306,7 @@ class IcebergTable:
                 partition_by=partition_text(layout.fields),
                 earlier=partition_text(found),
             )
-        self._table = self._load()
-        self._check_layout(self._table.metadata)
+        self._reload()
         return False
 
     def files(self) -> list[FileEntry]:
@@ -380,8 +375,8 @@ class IcebergTable:
         # This is changed only in this process; other writers keep their retries.
         table.metadata = table.metadata.model_copy(update={"properties": once})
 
-        def send() -> None:
-            with table.transaction() as transaction:
+        try:
+            with catalog_errors(address_of(self._catalog)), table.transaction() as transaction:
                 transaction.set_properties(
                     {name: value for name, value in recorded.items() if name != COMMIT_ID}
                 )
@@ -391,8 +386,12 @@ class IcebergTable:
                         snapshot.delete_data_file(file.native.file)
                     for file in commit.added:
                         snapshot.append_data_file(file.native.file)
-
-        self._conditionally(send)
+        except (CommitFailedException, ValidationException) as error:
+            raise CommitConflict(str(error)) from error
+        except CatalogRefused:
+            raise  # a retry would not help
+        except Exception as error:  # a remote catalog may fail in any way after it has committed
+            raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
         self.state()
@@ -410,6 +409,11 @@ class IcebergTable:
         with catalog_errors(address_of(self._catalog)):
             return self._catalog.load_table(self.name)
 
+    def _reload(self) -> TableMetadata:
+        self._table = self._load()
+        self._check_layout(self._table.metadata)
+        return self._table.metadata
+
     def _loaded(self) -> NativeTable:
         if self._table is None:
             raise InvalidTable(f"table {self.name} does not exist")
@@ -426,12 +430,9 @@ class IcebergTable:
             except Exception as error:
                 if attempt == _TRIES - 1:
                     raise InvalidTable(f"table {self.name} cannot be created: {error}") from error
-            try:
-                self._table = self._load()
-            except NoSuchTableError:
-                continue
-            self._check_layout(self._table.metadata)
-            return
+            with suppress(NoSuchTableError):
+                self._reload()
+                return
 
     def _create_once(self, schema: Schema) -> None:
         layout = self._layout or Layout()
@@ -446,17 +447,6 @@ class IcebergTable:
         with made, made.update_spec() as spec:
             for field in layout.fields:
                 spec.add_field(*_native(field))
-
-    def _conditionally(self, send: Callable[[], None]) -> None:
-        try:
-            with catalog_errors(address_of(self._catalog)):
-                send()
-        except (CommitFailedException, ValidationException) as error:
-            raise CommitConflict(str(error)) from error
-        except CatalogRefused:
-            raise  # a retry would not help
-        except Exception as error:  # a remote catalog may fail in any way after it has committed
-            raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def _check_layout(self, metadata: TableMetadata) -> None:
         check_layout_version(self.name, int(metadata.properties.get(LAYOUT, "1")))
