@@ -115,18 +115,14 @@ def _row_schema(text: bytes | str) -> str:
     if not isinstance(properties, dict) or not {"op", "after"} <= properties.keys():
         return msgspec.json.encode(root).decode()
     after = _object(cast("_Json", properties)["after"])
-    choices = [
-        choice
-        for name in ("oneOf", "anyOf")
-        for choice in map(_object, _list(after.get(name, [])))
-        if choice.get("type") != "null"
-    ]
+    choices = [*_list(after.get("oneOf", [])), *_list(after.get("anyOf", []))]
+    solid = [choice for choice in map(_object, choices) if choice.get("type") != "null"]
     kept = {
         name: value
         for name, value in cast("_Json", root).items()
         if name not in {"type", "properties", "required"}
     }
-    return msgspec.json.encode(kept | (choices[0] if choices else after)).decode()
+    return msgspec.json.encode(kept | (solid[0] if solid else after)).decode()
 
 
 def _object(schema: Any) -> _Json:  # noqa: ANN401 - any JSON
