@@ -224,19 +224,16 @@ class Decoder:
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
     ) -> Iterator[RecordBatch]:
         for group in self._groups(block, table, attributes, place):
-            yield from self._add_group(group, place)
-
-    def _add_group(self, group: t.Group, place: Place) -> Iterator[RecordBatch]:
-        first = 0
-        while first < len(group.table):
-            rest = group._replace(table=group.table[first:])
-            try:
-                yield from self._rows.add(rest)
-            except t.BatchRefused as error:
-                yield from self._add_sound(rest, error, place)
-                first += error.row + 1
-            else:
-                return
+            first = 0
+            while first < len(group.table):
+                rest = group._replace(table=group.table[first:])
+                try:
+                    yield from self._rows.add(rest)
+                except t.BatchRefused as error:
+                    yield from self._add_sound(rest, error, place)
+                    first += error.row + 1
+                else:
+                    break
 
     def _add_sound(
         self, group: t.Group, refused: t.BatchRefused, place: Place
@@ -263,21 +260,20 @@ class Decoder:
     def _skip_offsets(self, place: Place, start: int, end: int, what: str) -> None:
         """Report unreadable offsets if they are wanted."""
         if start < place.high and end > place.low:
-            self._on_unreadable(_error(place, start, what, end))
+            where = place.key, place.topic, place.partition
+            self._on_unreadable(ReadError(*where, start, what, end_offset=end))
 
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
-    ) -> Iterable[t.Group]:
-        """Group batches whose records are in one buffer: the block itself or decompressed data.
+    ) -> Iterator[t.Group]:
+        """Yield the batches whose records are in one buffer: the block or decompressed data.
         `attributes` is the bitwise OR of the attributes of all batches.
         """
-        if not len(table):
-            return ()
+        offsets = place.topic, place.partition, place.low, place.high
         if not attributes & COMPRESSION_MASK:
-            return (t.Group(block, table, place.topic, place.partition, place.low, place.high),)
-        return self._inflated_groups(block, table, place)
-
-    def _inflated_groups(self, block: t.Bytes, table: t.Table, place: Place) -> Iterator[t.Group]:
+            if len(table):
+                yield t.Group(block, table, *offsets)
+            return
         codecs = (table[:, t.ATTRIBUTES] & COMPRESSION_MASK).tolist()
         first = 0
         while first < len(codecs):
@@ -287,9 +283,7 @@ class Decoder:
                 last = next((row for row in range(first, len(codecs)) if codecs[row]), len(codecs))
                 following, source = last, block
             if first < last:
-                yield t.Group(
-                    source, table[first:last], place.topic, place.partition, place.low, place.high
-                )
+                yield t.Group(source, table[first:last], *offsets)
             first = following
 
     def _inflate(
@@ -367,7 +361,3 @@ def _newest_ms(table: t.Table) -> t.Numbers:
         | ((newest < table[:, t.BASE_TIMESTAMP]) & (attributes & DELETE_HORIZON_MASK == 0))
     )
     return np.where(is_wrong, NEWEST_UNKNOWN, newest)
-
-
-def _error(place: Place, offset: int, what: str, end_offset: int) -> ReadError:
-    return ReadError(place.key, place.topic, place.partition, offset, what, end_offset=end_offset)

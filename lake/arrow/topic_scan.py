@@ -438,7 +438,7 @@ def _ranges(
     start: Place,
     end: Place,
 ) -> list[OffsetRange]:
-    starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
+    starts, ends = (_offsets(cluster, states, bounds, place) for place in (start, end))
     return [
         _range(state, bounds[state.partition], low, high)
         for state, low, high in zip(states, starts, ends, strict=True)
