@@ -103,13 +103,9 @@ def _run(store: str, query: str, options: SessionOptions, limits: StatementLimit
         result = SqlResult(process, None)
         result.owns(process.close)
         return result
-    return _run_here(store, query, options, limits.max_rows)
-
-
-def _run_here(store: str, query: str, options: SessionOptions, max_rows: int | None) -> SqlResult:
     session = Session(store, options)
     try:
-        result = session.run(query, max_rows=max_rows)
+        result = session.run(query, max_rows=limits.max_rows)
     except BaseException:
         session.close()
         raise

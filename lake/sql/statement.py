@@ -36,17 +36,15 @@ class MisfitReport:
 
     def __str__(self) -> str:
         partition, offset = self.place
-        where = f"the first at partition {partition}, offset {offset}"
         because = f": {self.reason}" if self.reason else ""
-        if self.column == "_value":
-            return (
-                f"{self.topic}: {self.count:,} values cannot be decoded, and give NULLs,"
-                f" {where}{because}"
-            )
+        what = (
+            "cannot be decoded, and give NULLs"
+            if self.column == "_value"
+            else f"of {self.column} do not fit {self.kind} and are NULL"
+        )
         return (
-            f"{self.topic}: {self.count:,} values of {self.column} do not fit {self.kind} and are"
-            " NULL,"
-            f" {where}{because}"
+            f"{self.topic}: {self.count:,} values {what}, the first at partition {partition},"
+            f" offset {offset}{because}"
         )
 
 
@@ -133,10 +131,7 @@ class Statement:
         if self.on_progress is not None:
             self.on_progress(self._read, self._planned)
 
-    def report(
-        self,
-        found: MisfitReport,
-    ) -> None:
+    def report(self, found: MisfitReport) -> None:
         """Count values that do not fit. Raise SqlError if `strict`."""
         with self._lock:
             known = self.misfits.setdefault((found.topic, found.column), found)
