@@ -60,7 +60,7 @@ def check_partition_fields(fields: Sequence[PartitionField], schema: Schema) -> 
     or if a partition field has the name of a column.
     """
     for field in fields:
-        kind = _type_of(field, schema)
+        _, kind = _found(field, schema)
         allowed = next((allowed for is_kind, allowed in _ALLOWED if is_kind(kind)), _NONE)
         if not allowed:
             raise InvalidTable(
@@ -115,13 +115,12 @@ def unfit_rows(
     """
     found: dict[int, str] = {}
     for field in fields:
-        kind = _type_of(field, schema)
+        path, kind = _found(field, schema)
         if field.transform != "truncate" or not _types.is_decimal(kind):
             continue
-        name = _path_of(field, schema)[0]
-        if name not in rows.column_names:
+        if path[0] not in rows.column_names:
             continue  # the column was removed from the schema of the values
-        column = rows.select([name]).cast(pa.schema([schema.field(name)]))
+        column = rows.select(path[:1]).cast(pa.schema([schema.field(path[0])]))
         values = _values(field, column)
         lowest = Decimal((1, (9,) * kind.precision, -kind.scale))
         unfit = pc.indices_nonzero(pc.less(values, pa.scalar(lowest, kind)))
@@ -145,15 +144,14 @@ def _values(field: PartitionField, rows: Table) -> Array:
     source = _column(field, rows)
     if field.transform == IDENTITY:
         values = source
-    elif field.transform in WIDTH_TRANSFORMS:
-        values = getattr(_core.transform, field.transform)(source, field.width)
     else:
-        values = getattr(_core.transform, field.transform)(source)
+        width = (field.width,) if field.transform in WIDTH_TRANSFORMS else ()
+        values = getattr(_core.transform, field.transform)(source, *width)
     return iceberg_numbers(values)
 
 
 def _column(field: PartitionField, rows: Table) -> Array:
-    path = _path_of(field, rows.schema)
+    path, _ = _found(field, rows.schema)
     column = rows.column(path[0])
     array = pa.concat_arrays(column.chunks)
     found = pc.struct_field(array, path[1:]) if len(path) > 1 else array
@@ -169,10 +167,12 @@ def iceberg_numbers(values: Array) -> Array:
     return values.cast(pa.int64()) if _types.is_temporal(kind) else values
 
 
-def _path_of(field: PartitionField, schema: Schema) -> list[str]:
-    """Return the names on the path from the column to the field. Column names may contain dots."""
+def _found(field: PartitionField, schema: Schema) -> tuple[list[str], Any]:
+    """Return the names on the path from the column to the field, and the type of the field. Column
+    names may contain dots.
+    """
     if field.column in schema.names:
-        return [field.column]
+        return [field.column], schema.field(field.column).type
     parts = field.column.split(".")
     kind: Any = schema.field(parts[0]).type if parts[0] in schema.names else None
     for part in parts[1:]:
@@ -184,15 +184,7 @@ def _path_of(field: PartitionField, schema: Schema) -> list[str]:
         leaves = list(_leaves(schema))
         shown = ", ".join(leaves[:_NAMES_SHOWN]) + (", ..." if len(leaves) > _NAMES_SHOWN else "")
         raise InvalidTable(f"partitioning {field}: {field.column} is unknown; use one of {shown}")
-    return parts
-
-
-def _type_of(field: PartitionField, schema: Schema) -> Any:  # noqa: ANN401 - pyarrow is untyped
-    path = _path_of(field, schema)
-    kind = schema.field(path[0]).type
-    for part in path[1:]:
-        kind = kind.field(part).type
-    return kind
+    return parts, kind
 
 
 def _leaves(fields: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 - a schema or a struct
@@ -213,7 +205,7 @@ def _text_of(field: PartitionField, value: Any, schema: Schema) -> str:  # noqa:
     if field.transform in _PERIODS:
         return _PERIODS[field.transform](value)
     if field.transform != "bucket":
-        kind = _type_of(field, schema)
+        _, kind = _found(field, schema)
         if _types.is_date(kind):
             return _day(value)
         if _types.is_timestamp(kind):
@@ -238,21 +230,9 @@ def _time(value_us: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction_us:06}"
 
 
-def _hour(hours: int) -> str:
-    return f"{_day(hours // 24)}-{hours % 24:02}"
-
-
-def _month(months: int) -> str:
-    return f"{1970 + months // 12:04}-{months % 12 + 1:02}"
-
-
-def _year(years: int) -> str:
-    return str(1970 + years)
-
-
 _PERIODS: Final[Mapping[str, Callable[[int], str]]] = {
     "day": _day,
-    "hour": _hour,
-    "month": _month,
-    "year": _year,
+    "hour": lambda hours: f"{_day(hours // 24)}-{hours % 24:02}",
+    "month": lambda months: f"{1970 + months // 12:04}-{months % 12 + 1:02}",
+    "year": lambda years: str(1970 + years),
 }
