@@ -174,15 +174,9 @@ class _Types:
 
     def _of_schema(self, kind: str, schema: dict[str, Any], path: str, depth: int) -> DataType:
         if kind == "record":
-            fields = schema["fields"]
+            named = ((field["name"], field["type"]) for field in schema["fields"])
             return pa.struct(
-                [
-                    pa.field(
-                        field["name"],
-                        self.type_of(field["type"], f"{path}.{field['name']}", depth + 1),
-                    )
-                    for field in fields
-                ]
+                [(name, self.type_of(of, f"{path}.{name}", depth + 1)) for name, of in named]
             )
         if kind == "array":
             return pa.list_(

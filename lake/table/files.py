@@ -5,7 +5,6 @@ ever overwritten. The limits below apply to each running task.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, Table, pa
@@ -217,7 +216,6 @@ def _encodings(schema: Schema) -> dict[str, Any]:
     """Return zstd level 1, delta encoding for increasing numbers, and no dictionary for keys and
     raw values, which rarely repeat.
     """
-    flat: Callable[[Any], bool] = lambda kind: not pa.types.is_nested(kind)  # noqa: E731 - a name for the line below
     # Fields of values may have the same names, with types that do not support this encoding.
     delta = {
         field.name
@@ -228,7 +226,8 @@ def _encodings(schema: Schema) -> dict[str, Any]:
     dictionary = [
         field.name
         for field in schema
-        if field.name not in delta | _BYTES and (flat(field.type) or field.name in _DICTIONARY)
+        if field.name not in delta | _BYTES
+        and (not pa.types.is_nested(field.type) or field.name in _DICTIONARY)
     ]
     return {
         "compression": "zstd",

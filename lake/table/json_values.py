@@ -160,12 +160,10 @@ def _types_of_constants(schema: _Json) -> list[str]:
     if not isinstance(values, list):
         return []
     listed: list[Any] = cast("Any", values)
-    found = {_type_name(value) for value in listed}
+    found = {
+        next(name for kinds, name in _TYPE_NAMES if isinstance(value, kinds)) for value in listed
+    }
     return sorted(found - {"integer"} if {"integer", "number"} <= found else found)
-
-
-def _type_name(value: Any) -> str:  # noqa: ANN401 - JSON
-    return next(name for kinds, name in _TYPE_NAMES if isinstance(value, kinds))
 
 
 class _Types:

@@ -13,6 +13,8 @@ from random import Random
 from threading import Event, Thread
 from typing import Final, Protocol
 
+import msgspec
+
 from penstock.base.clock import wall_ms
 from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
@@ -293,10 +295,8 @@ class TableRunner:
 
     def _update(self, *, error: str | None = None, stopped: bool = False) -> None:
         before = self.state.status
-        self.state.status = RunnerStatus(
-            runner=before.runner,
-            version=VERSION,
-            started_ms=before.started_ms,
+        self.state.status = msgspec.structs.replace(
+            before,
             updated_ms=wall_ms(),
             stopped=stopped,
             error=before.error if error is None else error,
