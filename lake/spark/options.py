@@ -66,7 +66,7 @@ _OURS: Final = (
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
 _INT64_MAX: Final = (1 << 63) - 1
-_QUERY_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TIME: Final = re.compile(r"(-?[0-9]+)([a-z]*)")
 _UNITS_MS: Final = {
     "": 1,
@@ -240,11 +240,8 @@ def check_common(options: Mapping[str, str]) -> None:
     query_id = given.get("queryid")
     if _time_ms(given, "readLeaseTtl", "1h") > _LEASE_MS_MAX:
         raise InvalidOption("readLeaseTtl must be at most 7d")
-    if query_id is not None and _QUERY_ID.fullmatch(query_id) is None:
-        raise InvalidOption(
-            "queryId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got"
-            f" {query_id!r}"
-        )
+    if query_id is not None:
+        check_name("queryId", query_id)
 
 
 def warnings(options: Mapping[str, str], *, streaming: bool) -> list[str]:
@@ -398,12 +395,11 @@ def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
 def _check_order(starting: Limit, ending: Limit) -> None:
     """Raise OffsetsMismatch if a start is after its end."""
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
-        _check_each(starting.offsets, ending.offsets)
+        starts, ends = starting.offsets, ending.offsets
     elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
-        _check_each(starting.timestamps_ms, ending.timestamps_ms)
-
-
-def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        starts, ends = starting.timestamps_ms, ending.timestamps_ms
+    else:
+        return
     if starts.keys() != ends.keys():
         raise OffsetsMismatch(
             "The specified start offset and end offset should have the same topic-partitions."
@@ -495,6 +491,15 @@ def flag(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
     if text not in {"true", "false"}:
         raise InvalidOption(f'{name} must be true or false. For input string: "{text}"')
     return text == "true"
+
+
+def check_name(option: str, name: str) -> None:
+    """Raise InvalidOption if the name of a query or of a series of writes is not valid."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidOption(
+            f"{option} must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got"
+            f" {name!r}"
+        )
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:

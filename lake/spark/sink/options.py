@@ -5,14 +5,13 @@ Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` a
 `docs/reference/spark.md`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
 from penstock.lake.spark.errors import InvalidOption
-from penstock.lake.spark.options import flag
+from penstock.lake.spark.options import check_name, flag
 from penstock.lake.spark.sink.settings import (
     MAX_BLOCK_MS,
     number,
@@ -24,7 +23,6 @@ _OURS: Final = ("topic", "exactlyonce", "store", "txnappid", "txnversion")
 _ELSEWHERE: Final = frozenset(
     {"path", "checkpointlocation", "queryname", "includeheaders", "cluster"}
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _INT64_MAX: Final = (1 << 63) - 1
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's `transaction.max.timeout.ms`. After a driver is killed, its open transaction blocks
@@ -131,11 +129,7 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
             "txnAppId, txnVersion and exactlyOnce=true must be used together: the name of a "
             "series of writes, and the number of this write"
         )
-    if _NAME.fullmatch(name) is None:
-        raise InvalidOption(
-            f"txnAppId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got"
-            f" {name!r}"
-        )
+    check_name("txnAppId", name)
     if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
         raise InvalidOption(
             "txnVersion must be a non-negative number that increases with each write, got"
