@@ -163,7 +163,9 @@ class JsonDecoder:
         misfits: list[MisfitRows] = []
         source, table = values, self._select(values)
         if table is None:
-            source = self._valid_only(values)
+            source = self._column(
+                "SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values
+            )
             table = self._select(source)
             assert table is not None, "DuckDB parses what it calls valid"
         found = [_one(column) for column in table.columns]
@@ -206,23 +208,16 @@ class JsonDecoder:
         try:
             connection = self._idle.pop()
         except IndexError:  # all connections are in use
-            connection = self._connect()
+            connection = self._database.cursor()
+            connection.execute("SET TimeZone = 'UTC'")
         try:
             connection.register("batch", pa.table({"v": values}))
             return connection.sql(sql).to_arrow_table()
         finally:
             self._idle.append(connection)
 
-    def _connect(self) -> Any:  # noqa: ANN401 - DuckDB's connection
-        connection = self._database.cursor()
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection
-
     def _column(self, sql: str, values: Array) -> Array:
         return _one(self._run(sql, values).column(0))
-
-    def _valid_only(self, values: Array) -> Array:
-        return self._column("SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values)
 
     def _others(self, values: Array, source: Array, found: Sequence[Array]) -> list[int]:
         """Return the rows whose value is not a JSON object and thus has no fields."""
