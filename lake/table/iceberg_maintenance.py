@@ -154,8 +154,7 @@ def expired_snapshots(metadata: TableMetadata, retention_ms: int | None, now_ms:
     }
     remaining = [found for found in metadata.snapshots if found.snapshot_id not in expired]
     after = position(metadata.model_copy(update={"snapshots": remaining}))
-    before = position(metadata)
-    if (after.batch_id, after.offsets) != (before.batch_id, before.offsets):
+    if not after.is_where(position(metadata)):
         _log.warning(
             "table_snapshots_kept",
             reason="the table was rolled back, and not exported since",

@@ -135,6 +135,10 @@ class TableState:
     def exists(self) -> bool:
         return self.version not in MISSING
 
+    def is_where(self, other: "TableState") -> bool:
+        """Return whether both states contain the same batches."""
+        return self.batch_id == other.batch_id and dict(self.offsets) == dict(other.offsets)
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:

@@ -32,7 +32,7 @@ def verdict(commit: Commit, found: TableState, live: Iterable[FileEntry] | None 
     """
     if commit.commit_id in found.commit_ids:
         return Verdict.COMMITTED
-    if dict(found.offsets) != dict(commit.base.offsets) or found.batch_id != commit.base.batch_id:
+    if not found.is_where(commit.base):
         return Verdict.REPLAN
     if commit.removed:
         assert live is not None, "files are removed: say which are there"

@@ -282,7 +282,7 @@ class TableSync:
         self._table.upgrade()
         self._table.prepare(self._row_schema())
         found = self._table.state()
-        if (found.batch_id, dict(found.offsets)) != (base.batch_id, dict(base.offsets)):
+        if not found.is_where(base):
             raise _Overtaken
         return found
 
@@ -392,12 +392,7 @@ class TableSync:
             partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()
         }
         commit = self._commit_of(self._rejects.state(), topic_id, offsets, added)
-        if (commit.base.batch_id, dict(commit.base.offsets)) != (
-            known.batch_id,
-            dict(known.offsets),
-        ):
-            return False
-        return commit_batch(self._rejects, commit)
+        return commit.base.is_where(known) and commit_batch(self._rejects, commit)
 
     def _commit_of(
         self,
