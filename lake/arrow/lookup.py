@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Final
 
+from penstock.lake.arrow.columns import TYPES
 from penstock.lake.arrow.pyarrow_untyped import Array, pa, pc
 from penstock.lake.arrow.read import read_slices
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import TimeBounds
 from penstock.objectstore.ports import ObjectStore
-
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 async def first_as_young(
@@ -46,6 +44,6 @@ async def first_as_young(
 
 def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
     """Return the index of the first row at or after the timestamp, or None."""
-    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
+    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, TYPES["timestamp"]))
     index = int(pc.index(young, True).as_py())
     return None if index < 0 else index

@@ -13,7 +13,6 @@ from penstock.lake.arrow.pyarrow_untyped import (
 )
 from penstock.lake.spark.filters import Condition
 
-_TIMESTAMP: Any = pa.timestamp("us", tz="UTC")
 _COMPARE: Any = {
     "=": pc.equal,
     "<": pc.less,
