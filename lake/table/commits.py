@@ -6,7 +6,6 @@ docs/design/tables.md.
 """
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from penstock.base.log import get_logger
@@ -21,27 +20,12 @@ TRIES_MAX: Final = 20
 WAIT_MS_MIN: Final = 50
 WAIT_MS_MAX: Final = 5_000
 
-Sleep = Callable[[float], None]
 
-
-def commit_batch(table: ExportTable, commit: Commit) -> bool:
-    """Commit a batch. Return True if it is in the table, and False if another commit changed the
-    table, so that the batch must be planned again. Raise CommitUnknown if the outcome cannot be
-    determined.
+def commit_until_known(table: ExportTable, commit: Commit, *, is_rewrite: bool = False) -> bool:
+    """Commit a batch, or files that replace files with the same rows. Return True if the commit is
+    in the table, and False if another commit changed the table, so that the batch must be planned
+    again. Raise CommitUnknown if the outcome cannot be determined.
     """
-    return _commit_until_known(table, commit, time.sleep, is_rewrite=False)
-
-
-def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """Commit files that replace files with the same rows. See `commit_batch` for the result and
-    errors.
-    """
-    return _commit_until_known(table, commit, sleep, is_rewrite=True)
-
-
-def _commit_until_known(
-    table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bool
-) -> bool:
     for attempt in range(TRIES_MAX):
         try:
             table.commit(commit)
@@ -55,10 +39,10 @@ def _commit_until_known(
                 error=str(error)[:300],
             )
             if attempt:
-                _wait(sleep, attempt)
+                _wait(attempt)
         else:
             return True
-        found = _looked_up(table, sleep)
+        found = _looked_up(table)
         live = table.files() if commit.removed else []
         again = on_top_of(found, commit, is_rewrite=is_rewrite)
         match verdict(again if is_rewrite else commit, found, live):
@@ -71,7 +55,7 @@ def _commit_until_known(
     raise AssertionError("the last attempt raises")
 
 
-def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
+def _looked_up(table: ExportTable) -> TableState:
     """Return the state that shows the outcome. Retry if the catalog does not respond, for example
     during a restart.
     """
@@ -85,9 +69,9 @@ def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
                     f" {error}; the next run determines that, without losing or repeating records"
                 ) from error
             _log.warning("table_commit_lookup_failed", table=table.name, error=str(error)[:300])
-            _wait(sleep, attempt)
+            _wait(attempt)
     raise AssertionError("the last attempt raises")
 
 
-def _wait(sleep: Sleep, attempt: int) -> None:
-    sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)
+def _wait(attempt: int) -> None:
+    time.sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)

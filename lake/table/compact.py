@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.lake.table.commits import commit_rewrite
+from penstock.lake.table.commits import commit_until_known
 from penstock.lake.table.engines import Engine, new_attempt
 from penstock.lake.table.errors import BatchExpired, CommitConflict
 from penstock.lake.table.job import CompactionJob
@@ -28,10 +28,10 @@ ROUNDS_MAX: Final = 3
 class CompactReport:
     files_before: int
     files_after: int
-    files_replaced: int
-    files_written: int
-    rows: int
-    duration_ms: int
+    files_replaced: int = 0
+    files_written: int = 0
+    rows: int = 0
+    duration_ms: int = 0
     conflicts: int = 0
     """The number of merges that were skipped because their files were replaced in the meantime."""
 
@@ -54,9 +54,8 @@ def compact(
         files = table.files()
         tasks = compaction_tasks(files, target_bytes, new_attempt())
         if not tasks:
-            return CompactReport(
-                len(files), len(files), 0, 0, 0, int((time.monotonic() - began) * 1_000)
-            )
+            duration_ms = int((time.monotonic() - began) * 1_000)
+            return CompactReport(len(files), len(files), duration_ms=duration_ms)
         began_s = wall_s()
         results: list[TaskResult] = []
         for result in engine.map(CompactionJob(table.place(), table.layout, target_bytes), tasks):
@@ -81,7 +80,7 @@ def compact(
                 added,
                 removed,
             )
-            if commit_rewrite(table, commit):
+            if commit_until_known(table, commit, is_rewrite=True):
                 return CompactReport(
                     len(files),
                     len(files) - len(removed) + len(added),

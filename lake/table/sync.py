@@ -16,7 +16,7 @@ from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
-from penstock.lake.table.commits import commit_batch
+from penstock.lake.table.commits import commit_until_known
 from penstock.lake.table.engines import Engine, new_attempt
 from penstock.lake.table.errors import (
     BatchExpired,
@@ -222,7 +222,7 @@ class TableSync:
         added = [file for result in results for file in result.added]
         removed = [file for result in results for file in result.removed]
         commit = self._commit_of(base, topic_id, offsets, added, removed)
-        if not commit_batch(self._table, commit):
+        if not commit_until_known(self._table, commit):
             if self._wall_s() - began_s <= DISCARD_S_MAX:
                 self._discard(results)
             raise _Overtaken
@@ -303,7 +303,7 @@ class TableSync:
     ) -> TableState:
         """Commit offsets without rows, and return the resulting state. Raise _Overtaken."""
         commit = self._commit_of(self._prepare(base), topic_id, offsets)
-        if not commit_batch(self._table, commit):
+        if not commit_until_known(self._table, commit):
             raise _Overtaken
         return self._table.state()
 
@@ -392,7 +392,7 @@ class TableSync:
             partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()
         }
         commit = self._commit_of(self._rejects.state(), topic_id, offsets, added)
-        return commit.base.is_where(known) and commit_batch(self._rejects, commit)
+        return commit.base.is_where(known) and commit_until_known(self._rejects, commit)
 
     def _commit_of(
         self,
