@@ -26,8 +26,9 @@ from penstock.deploy.interrupts import Interrupts
 from penstock.deploy.output import Format, Progress, counted, print_json_line, report, say, size
 
 if TYPE_CHECKING:
+    from penstock.lake.table.job import SyncOptions
     from penstock.lake.table.masks import Masking
-    from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+    from penstock.lake.table.sync import BatchReport, TableSync
     from penstock.lake.table.values import ValueFormat
     from penstock.lake.table.warehouse import Warehouse
 

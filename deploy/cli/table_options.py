@@ -14,7 +14,7 @@ from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
-    from penstock.lake.table.sync import SyncOptions
+    from penstock.lake.table.job import SyncOptions
     from penstock.lake.table.warehouse import Warehouse
 
 MIB_MAX: Final = 1 << 20
@@ -166,7 +166,7 @@ class ReadOptions:
     file_mib: FileMib = 256
 
     def sync_options(self) -> "SyncOptions":
-        from penstock.lake.table.sync import SyncOptions
+        from penstock.lake.table.job import SyncOptions
 
         return SyncOptions(
             from_latest=self.start == "latest",

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.base.health import ServeHealth
     from penstock.deploy.table_runner.health import RunnerHealth
     from penstock.lake.manifest.table_status import RunnerStatus
+    from penstock.lake.table.job import SyncOptions
     from penstock.lake.table.runner import RunnerEvent, TableRunner
-    from penstock.lake.table.sync import SyncOptions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

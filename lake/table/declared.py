@@ -20,8 +20,8 @@ from penstock.base.table_configs import (
 )
 from penstock.lake.manifest.table_status import declares_table
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.masks import Masking, parse_masks
-from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.values import RAW as RAW_VALUES
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import table_name_of

@@ -8,10 +8,12 @@ because only its result refers to them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from penstock.base.partition_spec import PartitionField
 from penstock.lake.arrow.pyarrow_untyped import Array, Table, pa, pc
 from penstock.lake.arrow.renew import log_skipped
 from penstock.lake.fetch.errors import ReadError
-from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, raise_unreadable
+from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error, raise_unreadable
+from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.files import FilePlace, GroupedFiles
 from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
@@ -32,9 +34,51 @@ from penstock.lake.table.rows import (
     unreadable_rows,
 )
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.values import ValueFormat
+from penstock.lake.table.values import RAW, ValueFormat
 
 ATTEMPT_SEPARATOR = "-a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    value_format: ValueFormat = RAW
+    upsert: bool = False
+    partition_by: tuple[PartitionField, ...] | None = None
+    """Partition fields in addition to the Kafka partition of upserts. None to use the fields of an
+    existing table.
+    """
+
+    headers: bool = False
+    masking: Masking = NO_MASKS
+    from_latest: bool = False
+    skip_lost: bool = False
+    on_error: str = RAISE
+    """How to handle records that cannot be read: raise, skip, or dead-letter."""
+
+    batch_bytes: int = 1 << 30
+    """Approximate size of the part of the log in one commit. Upserts keep the newest rows of each
+    partition's part in memory.
+    """
+
+    file_bytes: int = 256 << 20
+    """Approximate size of the part of the log in one file, and the maximum Parquet size of the
+    file.
+    """
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error, DEAD_LETTER)
+        if self.value_format.unwrap and not self.upsert:
+            raise InvalidTable(
+                f"change events of {self.value_format.unwrap} update and remove rows: use --mode"
+                " upsert, or the config penstock.table.mode=upsert"
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the table. Upserts search for a key only in the files of its Kafka
+        partition.
+        """
+        return Layout.of(self.partition_by, upsert=self.upsert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +86,19 @@ class ExportJob:
     """The job, which all tasks of a batch share. It is pickled once."""
 
     source: TopicSource
-    value_format: ValueFormat
+    options: SyncOptions
     place: FilePlace
     rejects: FilePlace
     layout: Layout
     rejects_layout: Layout
-    upsert: bool
-    headers: bool
-    file_bytes: int
-    on_error: str = RAISE
-    masking: Masking = NO_MASKS
 
     def __call__(self, task: FileTask, attempt: Callable[[], str]) -> TaskResult:
         name = f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}"
-        files = GroupedFiles(self.place, self.layout, name, self.file_bytes)
-        rejects = GroupedFiles(self.rejects, self.rejects_layout, name, self.file_bytes)
+        files = GroupedFiles(self.place, self.layout, name, self.options.file_bytes)
+        rejects = GroupedFiles(self.rejects, self.rejects_layout, name, self.options.file_bytes)
         counts = [0, 0, 0]
         removed: list[FileEntry] = []
-        if self.upsert:
+        if self.options.upsert:
             removed = self._upsert(task, files, rejects, counts)
         else:
             for rows, _ in self._read(task, rejects, counts):
@@ -72,17 +111,17 @@ class ExportJob:
         """Yield rows and offsets of deletes, add dead letters to their files, and count all of
         them.
         """
-        decoder, unreadable = decoder_of(self.value_format), list[ReadError]()
-        on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
+        decoder, unreadable = decoder_of(self.options.value_format), list[ReadError]()
+        on_unreadable = raise_unreadable if self.options.on_error == RAISE else unreadable.append
         # Headers may contain the schema of a framed value.
-        columns = read_columns(headers=self.headers or self.value_format.framed)
+        columns = read_columns(headers=self.options.headers or self.options.value_format.framed)
         fields, schema = self.layout.fields, self.place.schema
         for batch in self.source.read(task.slices, columns, on_unreadable):
             good, bad, removed = rows_of(
                 batch,
                 decoder,
-                headers=self.headers,
-                keyed=self.upsert,
+                headers=self.options.headers,
+                keyed=self.options.upsert,
                 rejected=task.rejected,
                 partition_column=self.layout.partition_column,
                 unfit=lambda good: unfit_rows(good, fields, schema),
@@ -90,15 +129,15 @@ class ExportJob:
             counts[0] += good.num_rows
             counts[1] += bad.num_rows
             self._add_unreadable(task, unreadable, rejects, counts)
-            rejects.add(self.masking.dead_letters(bad))
-            yield self.masking.rows(good), removed
+            rejects.add(self.options.masking.dead_letters(bad))
+            yield self.options.masking.rows(good), removed
         self._add_unreadable(task, unreadable, rejects, counts)
 
     def _add_unreadable(
         self, task: FileTask, errors: list[ReadError], rejects: GroupedFiles, counts: list[int]
     ) -> None:
         """Convert unreadable records to dead letters, or skip them."""
-        if self.on_error == DEAD_LETTER:
+        if self.options.on_error == DEAD_LETTER:
             rows = unreadable_rows(errors, task.rejected)
             rejects.add(rows)
             counts[1] += rows.num_rows

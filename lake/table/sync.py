@@ -7,26 +7,22 @@ the first run, which commits the offsets where the table begins.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.base.log import get_logger
-from penstock.base.partition_spec import PartitionField
 from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.fetch.slices import Slice
-from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.commits import commit_until_known
 from penstock.lake.table.engines import Engine, new_attempt
 from penstock.lake.table.errors import (
     BatchExpired,
     CommitConflict,
-    InvalidTable,
     OtherTopic,
     TableAhead,
 )
-from penstock.lake.table.job import ExportJob
-from penstock.lake.table.masks import NO_MASKS, Masking
+from penstock.lake.table.job import ExportJob, SyncOptions
 from penstock.lake.table.model import (
     DISCARD_S_MAX,
     FILES_S_MAX,
@@ -34,7 +30,6 @@ from penstock.lake.table.model import (
     Commit,
     FileEntry,
     FileTask,
-    Layout,
     TableState,
     TaskResult,
 )
@@ -53,7 +48,6 @@ from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.rows import REJECTS, row_schema
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.tables import ExportTable, delete_unused
-from penstock.lake.table.values import RAW, ValueFormat
 
 _log = get_logger(__name__)
 
@@ -64,48 +58,6 @@ progress, so this one may then stop.
 AHEAD_READS: Final = 3
 AHEAD_READ_INTERVAL_S: Final = 2.0
 PARTITIONS_NAMED_MAX: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncOptions:
-    value_format: ValueFormat = RAW
-    upsert: bool = False
-    partition_by: tuple[PartitionField, ...] | None = None
-    """Partition fields in addition to the Kafka partition of upserts. None to use the fields of an
-    existing table.
-    """
-
-    headers: bool = False
-    masking: Masking = NO_MASKS
-    from_latest: bool = False
-    skip_lost: bool = False
-    on_error: str = RAISE
-    """How to handle records that cannot be read: raise, skip, or dead-letter."""
-
-    batch_bytes: int = 1 << 30
-    """Approximate size of the part of the log in one commit. Upserts keep the newest rows of each
-    partition's part in memory.
-    """
-
-    file_bytes: int = 256 << 20
-    """Approximate size of the part of the log in one file, and the maximum Parquet size of the
-    file.
-    """
-
-    def __post_init__(self) -> None:
-        check_on_error(self.on_error, DEAD_LETTER)
-        if self.value_format.unwrap and not self.upsert:
-            raise InvalidTable(
-                f"change events of {self.value_format.unwrap} update and remove rows: use --mode"
-                " upsert, or the config penstock.table.mode=upsert"
-            )
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the table. Upserts search for a key only in the files of its Kafka
-        partition.
-        """
-        return Layout.of(self.partition_by, upsert=self.upsert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,19 +309,13 @@ class TableSync:
         return found
 
     def _run_tasks(self, tasks: list[FileTask]) -> list[TaskResult]:
-        options = self._options
         job = ExportJob(
             self._source,
-            self._value_format,
+            replace(self._options, value_format=self._value_format),
             self._table.place(),
             self._rejects.place(),
             self._table.layout,
             self._rejects.layout,
-            options.upsert,
-            options.headers,
-            options.file_bytes,
-            options.on_error,
-            options.masking,
         )
         results: list[TaskResult] = []
         try:

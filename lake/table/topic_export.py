@@ -14,10 +14,11 @@ from penstock.lake.table.compact import compact
 from penstock.lake.table.declared import DeclaredTable
 from penstock.lake.table.engines import Engine, InlineEngine
 from penstock.lake.table.errors import TableError
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.model import Layout, Maintained, Retention
 from penstock.lake.table.schedule import Exported
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.sync import SyncOptions, TableSync
+from penstock.lake.table.sync import TableSync
 from penstock.lake.table.warehouse import REJECTS_SUFFIX, Warehouse
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.registry.settings import RegistrySettings

@@ -28,9 +28,10 @@ from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.sql.tokens import quoted
 from penstock.lake.table.engines import LocalEngine
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.model import Layout
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+from penstock.lake.table.sync import BatchReport, TableSync
 from penstock.lake.table.warehouse import Warehouse
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store

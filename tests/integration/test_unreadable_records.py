@@ -23,9 +23,10 @@ from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.source import PenstockSource
 from penstock.lake.table.engines import LocalEngine
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.model import Layout
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.sync import SyncOptions, TableSync
+from penstock.lake.table.sync import TableSync
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
 from penstock.protocol import apis

@@ -19,7 +19,7 @@ import os, pickle, signal, sys
 from dataclasses import dataclass
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.table.runner import RunnerOptions, TableRunner
-from penstock.lake.table.sync import SyncOptions
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.topic_export import Exports
 from penstock.lake.table.warehouse import Warehouse
 from tests.support.table_runs import Watched, nothing

@@ -11,9 +11,10 @@ from typing import Any
 
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.table.engines import Engine, LocalEngine
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.model import OLDER_PARTITION, Commit, Layout
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+from penstock.lake.table.sync import BatchReport, TableSync
 from penstock.lake.table.tables import ExportTable
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse

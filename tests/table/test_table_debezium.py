@@ -14,8 +14,8 @@ import pytest
 
 from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.registry import decoder_of, with_newest
-from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.values import ValueFormat
 from penstock.protocol.registry.settings import RegistrySettings
 from penstock.protocol.registry.wire_format import frame

@@ -28,6 +28,7 @@ from penstock.lake.manifest.errors import TopicReplaced
 from penstock.lake.table.declared import DeclaredTable, declared_tables
 from penstock.lake.table.engines import LocalEngine
 from penstock.lake.table.errors import TableError
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.model import Commit, Layout
 from penstock.lake.table.runner import (
     OpenExport,
@@ -37,7 +38,7 @@ from penstock.lake.table.runner import (
     TopicExport,
 )
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.sync import SyncOptions, TableSync
+from penstock.lake.table.sync import TableSync
 from penstock.lake.table.topic_export import Exports, MaintenanceTurns
 from penstock.lake.table.warehouse import Warehouse, table_name_of
 from penstock.protocol.client.errors import Refused

@@ -9,9 +9,9 @@ from penstock.base.partition_spec import DAY
 from penstock.lake.manifest.table_status import RunnerStatus, exports_of
 from penstock.lake.table.declared import DeclaredTable, declared_tables
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.job import SyncOptions
 from penstock.lake.table.masks import Mask, Masking
 from penstock.lake.table.schedule import PAUSE_MS_MAX, Exported, Failed, Schedule
-from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.topic_export import (
     MAINTAIN_FIRST_S_MAX,
     MAINTAIN_S,
