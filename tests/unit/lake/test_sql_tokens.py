@@ -54,6 +54,22 @@ def test_a_time_without_a_zone_is_utc_and_invalid_times_are_rejected() -> None:
         replace_as_of("FROM t AS OF TIMESTAMP 'soon'")
 
 
+@pytest.mark.parametrize(
+    ("rest", "alias"),
+    [
+        ("RETURNING t.x", ' AS "t"'),
+        ("ANTI JOIN b USING (x)", ' AS "t"'),
+        (")", ' AS "t"'),
+        ("AS o", ""),
+        ("map", ""),
+        ('"where"', ""),
+    ],
+)
+def test_a_table_as_of_a_snapshot_keeps_its_name_without_an_alias(rest: str, alias: str) -> None:
+    text, _ = replace_as_of(f"SELECT * FROM t AS OF SNAPSHOT 's' {rest}")
+    assert text == f'SELECT * FROM "t as of snapshot s"{alias} {rest}'
+
+
 def test_statements_end_at_semicolons_outside_strings() -> None:
     assert statements_of("SELECT ';'; -- a;b\n SELECT \";\" ;;") == [
         "SELECT ';'",
