@@ -50,8 +50,8 @@ def _us(timestamp_ms: int) -> int:
 
 
 def for_python(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
-    """Return the rows with dates and timestamps that Python can represent, also in lists and
-    structs. Producers that write microseconds store timestamps far beyond the year 9999.
+    """Return the rows with dates and timestamps that Python can represent, also in lists,
+    maps and structs. Producers that write microseconds store timestamps far beyond the year 9999.
     """
     for at, field in enumerate(rows.schema):
         if not _holds_times(field.type):
@@ -76,7 +76,10 @@ def with_text_nanoseconds(rows: Any) -> Any:  # noqa: ANN401 - a batch or a tabl
 def _holds_times(kind: Any) -> bool:  # noqa: ANN401 - pyarrow is untyped
     if pa.types.is_struct(kind):
         return any(_holds_times(field.type) for field in kind)
-    return _holds_times(kind.value_type) if pa.types.is_list(kind) else _bounds(kind) is not None
+    if pa.types.is_map(kind):
+        return _holds_times(kind.key_type) or _holds_times(kind.item_type)
+    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return _holds_times(kind.value_type) if is_list else _bounds(kind) is not None
 
 
 def _bounds(kind: Any) -> tuple[Any, int, int] | None:  # noqa: ANN401 - pyarrow is untyped
@@ -98,6 +101,14 @@ def _limited(array: Array) -> Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
         return with_elements(array, _limited(array.flatten()), kind)
+    if pa.types.is_map(kind) or pa.types.is_fixed_size_list(kind):
+        array = array.take(pa.array(range(len(array))))  # a copy without an offset
+        if pa.types.is_fixed_size_list(kind):
+            values, nulls = _limited(array.values), array.is_null()
+            return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=nulls)
+        is_valid = pa.concat_arrays([array.is_valid(), pa.array([True])])
+        offsets = pc.if_else(is_valid, array.offsets, pa.scalar(None, pa.int32()))
+        return pa.MapArray.from_arrays(offsets, _limited(array.keys), _limited(array.items), kind)
     found = _bounds(kind)
     assert found is not None, "other types contain no times"
     number, low, high = found

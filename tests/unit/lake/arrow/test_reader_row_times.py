@@ -1,4 +1,4 @@
-"""Dates and timestamps that Python cannot represent are limited, also in lists and structs."""
+"""Dates and timestamps beyond the range of Python are limited, also in lists, maps and structs."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -17,11 +17,18 @@ def test_times_beyond_pythons_range_become_its_first_or_last_ones() -> None:
     moments = _times([None, 1 << 60, -(1 << 62), known_us, (1 << 63) - 1], pa.int64(), MOMENTS)
     days = _times([None, (1 << 31) - 1, -(1 << 31), 19_782, 2_932_896], pa.int32(), pa.date32())
     lists = pa.ListArray.from_arrays(pa.array([0, 1, None, 3, 5, 5]), moments)
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, None, 3, 5, 5], pa.int32()), pa.array(list("abcde")), moments
+    )
+    pairs = pa.FixedSizeListArray.from_arrays(
+        pa.concat_arrays([moments, moments]), 2, mask=pa.array([False, True, False, False, False])
+    )
     structs = pa.StructArray.from_arrays(
         [moments, days], names=["at", "day"], mask=pa.array([False, False, True, False, False])
     )
     numbers = pa.array(range(5))
-    columns = {"at": moments, "day": days, "list": lists, "struct": structs, "number": numbers}
+    columns = {"at": moments, "day": days, "list": lists, "map": maps, "pair": pairs}
+    columns |= {"struct": structs, "number": numbers}
     batch = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
     at = [None, LAST, FIRST, KNOWN, LAST]
@@ -29,6 +36,8 @@ def test_times_beyond_pythons_range_become_its_first_or_last_ones() -> None:
         "at": at,
         "day": DAYS,
         "list": [[None], [LAST, FIRST], None, [KNOWN, LAST], []],
+        "map": [[("a", None)], [("b", LAST), ("c", FIRST)], None, [("d", KNOWN), ("e", LAST)], []],
+        "pair": [[None, LAST], None, [LAST, None], [LAST, FIRST], [KNOWN, LAST]],
         "struct": [
             {"at": moment, "day": day} if row != 2 else None
             for row, (moment, day) in enumerate(zip(at, DAYS, strict=True))
