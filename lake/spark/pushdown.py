@@ -5,7 +5,8 @@ Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pyspark.sql.datasource import DataSourceReader
 
@@ -13,9 +14,6 @@ from penstock.lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # since Spark 4.1; Spark 4.0 applies all filters
-
-_INHERITED: Final[Any] = getattr(DataSourceReader, "pushFilters", None)
-"""The inherited method, used by readers without pushdown."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATORS: Final[dict[str, Operator]] = {
@@ -48,17 +46,9 @@ class OfferedFilters:
     def __get__(
         self, reader: "TakesFilters", owner: type[object] | None = None
     ) -> "Callable[[list[Filter]], Iterable[Filter]]":
-        return _Offered(reader)
-
-
-class _Offered:
-    __func__ = staticmethod(_INHERITED)
-
-    def __init__(self, reader: TakesFilters) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        return self._reader.take_filters(filters)
+        offered: Any = partial(reader.take_filters)
+        offered.__func__ = getattr(DataSourceReader, "pushFilters", None)  # since Spark 4.1
+        return cast("Callable[[list[Filter]], Iterable[Filter]]", offered)
 
 
 def split_filters(filters: "Sequence[Filter]") -> "tuple[list[Condition], list[Filter]]":

@@ -536,14 +536,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._found
         if found is None or time.monotonic() - self._found_s > VIEW_FRESH_S:
             return None
-        return (
-            found
-            if all(
-                item in found.bounds and offset <= found.bounds[item].end
-                for item, offset in from_json(end).items()
-            )
-            else None
+        reaches = all(
+            item in found.bounds and offset <= found.bounds[item].end
+            for item, offset in from_json(end).items()
         )
+        return found if reaches else None
 
     def _find_since(self, known: OffsetsJson) -> Found:
         """Return a fresh view that includes the known offsets if possible, and store it."""
