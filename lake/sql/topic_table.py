@@ -90,18 +90,13 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
     ) -> Reader:
         """Return a reader for the matching rows, with these columns. DuckDB calls it."""
         wanted = list(self._schema.names if columns is None else columns)
-        needed = wanted + self._only_in_filter(wanted, filter)
+        # Columns that only the filter may use are those whose names occur in its text.
+        text = "" if filter is None else str(filter)
+        needed = [name for name in self._schema.names if name not in wanted and name in text]
         statement = self._current()
         result = pa.schema([self._schema.field(name) for name in wanted])
-        batches = statement.watched(self._read(statement, needed, filter))
+        batches = statement.watched(self._read(statement, wanted + needed, filter))
         return Reader(result, _chosen(batches, result, filter))
-
-    def _only_in_filter(self, wanted: Sequence[str], filter_: Expression | None) -> list[str]:
-        """Return the columns that only the filter may use: those whose names occur in its text."""
-        if filter_ is None:
-            return []
-        text = str(filter_)
-        return [name for name in self._schema.names if name not in wanted and name in text]
 
     def _read(
         self, statement: Statement, needed: Sequence[str], filter_: Expression | None

@@ -316,10 +316,6 @@ def table_names(url: str) -> list[str]:
     return _run(url, _table_names)
 
 
-def _version_of(key: str) -> int:
-    return int(key.rpartition("/")[2].removesuffix(".json"))
-
-
 def _run(
     url: str,
     use: Callable[[ObjectStore], Coroutine[Any, Any, _T]],
@@ -341,7 +337,8 @@ def _last_whole(infos: Sequence[ObjectInfo]) -> int:
     """Return the index of the last whole commit, or of the first commit if there is none.
     Maintenance removes the oldest commits.
     """
-    found = (index for index, info in enumerate(infos) if _version_of(info.key) % WHOLE_EVERY == 0)
+    versions = [int(info.key.rpartition("/")[2].removesuffix(".json")) for info in infos]
+    found = (index for index, version in enumerate(versions) if version % WHOLE_EVERY == 0)
     return max(found, default=0)
 
 
