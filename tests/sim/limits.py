@@ -97,6 +97,9 @@ def draw(rng: Random) -> Limits:
         stream=replace(
             limits.stream, upload_object_bytes_max=_object_bytes_max(limits.stream, p50_ms)
         ),
+        # Recovery reads all slots in one attempt: without retries of single requests, that of a
+        # long WAL would fail for minutes.
+        store_faults=limits.store_faults if limits.retrying_store else limits.store_faults * 0.4,
     )
     interval_ms = (50, 1_000, 4_000)[(limits.partitions + limits.brokers) % 3]
     return replace(
