@@ -15,7 +15,7 @@ from penstock.lake.arrow.pyarrow_untyped import Table, pa
 from penstock.lake.table.directory import DirectoryTable, table_names
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.files import fitted
-from penstock.lake.table.model import Layout
+from penstock.lake.table.model import FileEntry, Layout
 from penstock.lake.table.tables import ExportTable
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig, S3Config
 from penstock.objectstore.errors import InvalidStoreUrl
@@ -154,8 +154,12 @@ def read_rows(table: ExportTable, bytes_max: int) -> Table:
             " query: read its files with an engine"
         )
     schema = place.schema
+
+    def rows_of(file: FileEntry) -> Table:
+        return fitted(place.read(file), schema)
+
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="table-read") as pool:
-        tables = list(pool.map(lambda file: fitted(place.read(file), schema), files))
+        tables = list(pool.map(rows_of, files))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

@@ -23,7 +23,7 @@ def settings_of(library: str, bootstrap: str, security: ClientSecurity) -> Setti
 
 
 def _confluent_kafka(bootstrap: str, security: ClientSecurity) -> Settings:
-    return {"bootstrap.servers": bootstrap, **client_dialects.librdkafka(security)}
+    return {"bootstrap.servers": bootstrap, **security.properties()}
 
 
 def _java(bootstrap: str, security: ClientSecurity) -> Settings:
