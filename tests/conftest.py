@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -42,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("untimed")
     os.environ["SPARK_HOME"] = str(_unzipped_spark())
+    # A job in the background of a script ignores Ctrl-C, and so would the commands under test.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(CpuSeconds(listed_count=config.getoption("cpu_files")))
 
 
