@@ -10,7 +10,7 @@ from penstock.base.extras import install_hint
 from penstock.deploy.cli.options import Controller, StateFile, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
-from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.node import logs
 
 _PORT: Final = 9080
 
@@ -172,5 +172,5 @@ def console(*, cluster: TargetOptions, listener: ListenerOptions) -> None:
         raise UsageError(
             f"the package {error.name} is missing: {install_hint('console')}"
         ) from None
-    to_stderr("warning")
+    logs.to_stderr("warning")
     serve(options)

@@ -15,7 +15,7 @@ from penstock.deploy.cli.confirmation import confirmed
 from penstock.deploy.cli.options import Controller, Output, StateFile, Store, WalStore, Yes
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError, near_hint
-from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.node import logs
 from penstock.deploy.output import (
     Format,
     StepProgress,
@@ -191,7 +191,7 @@ def _age_ms(text: str) -> int:
 def _examine(options: "DoctorOptions", *, send_request: bool) -> "Report":
     from penstock.deploy.doctor.examination import Examination
 
-    to_stderr("error")
+    logs.to_stderr("error")
     report_slow_servers()
     steps = StepProgress()
 

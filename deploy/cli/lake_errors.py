@@ -7,7 +7,7 @@ from penstock.base.errors import ExpectedError, StreamError
 from penstock.base.extras import install_hint
 from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError
-from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.node import logs
 from penstock.lake.sql.errors import SqlError
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -18,7 +18,7 @@ def one_line_errors(extra: str) -> Generator[None, None, None]:
     """Raise ExpectedError, which prints one line, for errors that a user can act on. extra: the
     extra whose packages the command requires.
     """
-    to_stderr("warning")
+    logs.to_stderr("warning")
     report_slow_servers()
     try:
         yield

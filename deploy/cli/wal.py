@@ -13,7 +13,7 @@ from penstock.base.errors import ExpectedError, StreamError
 from penstock.controller.api.errors import ControllerError
 from penstock.deploy.cli.options import Controllers, Output, Store, WalStore
 from penstock.deploy.clients.slow_servers import report_slow_servers
-from penstock.deploy.node.logs import to_stderr
+from penstock.deploy.node import logs
 from penstock.deploy.output import Format, print_table, report_with, say
 from penstock.objectstore.errors import ObjectStoreError
 
@@ -82,7 +82,7 @@ def repair(
 @contextmanager
 def _one_line_errors() -> Generator[None]:
     """Raise ExpectedError for errors of the store and of the controllers."""
-    to_stderr("warning")
+    logs.to_stderr("warning")
     report_slow_servers()
     try:
         yield
