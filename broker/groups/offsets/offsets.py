@@ -57,14 +57,14 @@ class GroupOffsets:
         found = self.committed.get(key)
         return found if found is not None and found.topic_id == topic_id else None
 
-    def renamed(self, name: str, topic_id: UUID) -> "GroupOffsets":
-        """Return the offsets of a topic under its current name, including those that are still
-        stored under an earlier one. This takes O(all offsets of the group).
+    def under_names(self, name_of: Callable[[UUID], str | None]) -> "GroupOffsets":
+        """Return the offsets of existing topics under their current names. name_of: returns the
+        name of a topic, or None if it was deleted.
         """
         found = GroupOffsets()
-        found.committed = _under_name(name, topic_id, self.committed)
+        found.committed = _under_names(self.committed, name_of)
         found._pending = [
-            replace(pending, offsets=_under_name(name, topic_id, pending.offsets))
+            replace(pending, offsets=_under_names(pending.offsets, name_of))
             for pending in self._pending
         ]
         return found
@@ -174,13 +174,13 @@ def _is_advanced_by(known: CommittedOffset, value: CommittedOffset) -> bool:
     return known.offset < value.offset or (known.offset == value.offset and is_same)
 
 
-def _under_name(
-    name: str, topic_id: UUID, offsets: Mapping[TopicPartition, CommittedOffset]
+def _under_names(
+    offsets: Mapping[TopicPartition, CommittedOffset], name_of: Callable[[UUID], str | None]
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the topic's offsets. One that is stored under `name` takes precedence."""
+    """See `GroupOffsets.under_names`. An offset stored under the current name takes precedence."""
     found: dict[TopicPartition, CommittedOffset] = {}
     for (stored_name, partition), value in offsets.items():
-        key = name, partition
-        if value.topic_id == topic_id and (stored_name == name or key not in found):
-            found[key] = value
+        name = None if value.topic_id is None else name_of(value.topic_id)
+        if name is not None and (name == stored_name or (name, partition) not in found):
+            found[name, partition] = value
     return found

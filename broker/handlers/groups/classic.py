@@ -4,6 +4,7 @@ rules. Kafka's `KafkaApis` defines the differences between versions.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -276,8 +277,7 @@ def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) 
     """Return the name of a requested topic, or None if no topic has this id."""
     if ctx.api_version < _FIRST_WITH_TOPIC_IDS:
         return name
-    topic = None if topic_id is None else node.image.topics.by_id(topic_id)
-    return None if topic is None else topic.name
+    return None if topic_id is None else _current_name(node, topic_id)
 
 
 def _ids_to_commit(
@@ -401,12 +401,10 @@ async def _fetch_group(
         return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
     offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
     if topics is None:
-        by_name: dict[str, set[int]] = {}
-        for (_, partition), committed in offsets.committed.items():
-            # The topic may have been deleted, or restored under another name.
-            if committed.topic_id and (topic := node.image.topics.by_id(committed.topic_id)):
-                by_name.setdefault(topic.name, set()).add(partition)
-        wanted = [(_id_of(node, name), name, sorted(parts)) for name, parts in by_name.items()]
+        by_name: dict[str, list[int]] = {}
+        for topic, partition in offsets.under_names(partial(_current_name, node)).committed:
+            by_name.setdefault(topic, []).append(partition)
+        wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
         hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
         if hidden and not is_broker(node, ctx):
             wanted = [item for item in wanted if item[1] not in hidden]
@@ -414,6 +412,9 @@ async def _fetch_group(
         wanted = _requested(topics)
     names = [_name_of(node, ctx, topic_id, name) for topic_id, name, _ in wanted]
     denied = await undescribed_topics(node, ctx, (name for name in names if name is not None))
+    if any(_was_restored(node, name) for name in names):
+        # `OffsetSweep` moves offsets to the new name of a restored topic only after a while.
+        offsets = offsets.under_names(partial(_current_name, node))
     responses = [
         offset_fetch.OffsetFetchResponseTopics(
             topic_id,
@@ -421,7 +422,6 @@ async def _fetch_group(
             _refused_offsets(indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if name in denied
             else _fetched(
-                node,
                 offsets,
                 name,
                 # The topic may have been recreated since its name was looked up.
@@ -440,6 +440,16 @@ def _id_of(node: Node, name: str) -> UUID | None:
     return None if topic is None else topic.topic_id
 
 
+def _current_name(node: Node, topic_id: UUID) -> str | None:
+    topic = node.image.topics.by_id(topic_id)
+    return None if topic is None else topic.name
+
+
+def _was_restored(node: Node, name: str | None) -> bool:
+    topic = None if name is None else node.image.topics.by_name(name)
+    return topic is not None and any(part.undeleted_epoch >= 0 for part in topic.partitions)
+
+
 def _requested(
     topics: Sequence[offset_fetch.OffsetFetchRequestTopic | offset_fetch.OffsetFetchRequestTopics],
 ) -> list[tuple[UUID | None, str, list[int]]]:
@@ -452,7 +462,6 @@ def _requested(
 
 
 def _fetched(
-    node: Node,
     offsets: GroupOffsets,
     name: str | None,
     topic_id: UUID | None,
@@ -462,10 +471,6 @@ def _fetched(
 ) -> list[offset_fetch.OffsetFetchResponsePartitions]:
     if name is None:
         return _refused_offsets(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
-    topic = None if topic_id is None else node.image.topics.by_id(topic_id)
-    if topic is not None and any(part.undeleted_epoch >= 0 for part in topic.partitions):
-        # `OffsetSweep` moves offsets to the new name of a restored topic only after a while.
-        offsets = offsets.renamed(name, topic.topic_id)
     return [
         _committed_partition(offsets, (name, index), topic_id, require_stable=require_stable)
         for index in indexes

@@ -474,7 +474,7 @@ def test_offsets_of_a_renamed_topic_are_found_before_they_are_rewritten() -> Non
     other = CommittedOffset(7, -1, "", 1, UUID(int=2), True)
     offsets.put({("t", 0): first, ("t", 1): first, ("new", 1): newer, ("new", 2): other})
     offsets.stage(7, {("t", 0): newer})
-    renamed = offsets.renamed("new", topic_id)
+    renamed = offsets.under_names({topic_id: "new"}.get)
     assert renamed.committed == {("new", 0): first, ("new", 1): newer}
     assert renamed.is_unstable(("new", 0), topic_id)
     assert not renamed.is_unstable(("new", 1), topic_id)
