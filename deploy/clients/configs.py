@@ -16,6 +16,7 @@ from penstock.controller.metadata.configs import (
     TOPIC_RESOURCE,
 )
 from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.errors import KafkaFailed, check
@@ -114,12 +115,18 @@ def resources(bootstrap: str) -> list[ResourceView]:
 
 
 def describe(
-    bootstrap: str, resource: tuple[int, str], *, with_docs: bool = False
+    bootstrap: str,
+    resource: tuple[int, str],
+    *,
+    with_docs: bool = False,
+    security: ClientSecurity | None = None,
 ) -> list[ConfigView]:
-    """Return the configs of one resource by name. resource: Kafka's type, and the name."""
+    """Return the configs of one resource by name. resource: Kafka's type, and the name. security:
+    see `Brokers`.
+    """
     wanted = describe_configs.DescribeConfigsResource(*resource, None)
     request = describe_configs.DescribeConfigsRequest([wanted], True, with_docs)
-    with Brokers(bootstrap) as brokers:
+    with Brokers(bootstrap, security=security) as brokers:
         response = brokers.send_request(
             apis.DESCRIBE_CONFIGS,
             request,

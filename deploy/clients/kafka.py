@@ -214,7 +214,8 @@ class Kafka:
 
     def topic_config(self, name: str) -> dict[str, str]:
         """Return every config of a topic, including defaults."""
-        views = describe(self._target.bootstrap, (TOPIC_RESOURCE, name))
+        resource = TOPIC_RESOURCE, name
+        views = describe(self._target.bootstrap, resource, security=self._security)
         return {view.name: view.value for view in views}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

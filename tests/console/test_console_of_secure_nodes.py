@@ -70,6 +70,9 @@ def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) ->
     wait_until(lambda: "words-0" in at_controller.get("/topics/words").words)
     kafka = Kafka(cluster.bootstrap, cluster.admin)
     write_and_read(kafka)
+    configs = kafka.topic_config("words")
+    assert configs["cleanup.policy"] == "delete"
+    assert "None" not in configs.values()
     ((partition,),) = [topic.partitions for topic in kafka.topics() if topic.name == "words"]
     path, target = "/topics/words/0/move", 1 - partition.leader
     form = {"csrf": at_controller.get(path).csrf, "target": str(target)}
