@@ -1,4 +1,4 @@
-"""Report what is missing or failed, after a command has printed the rest."""
+"""Report missing output and failed items after a command has printed the rest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,9 @@ def exit_after(errors: Sequence[str]) -> None:
 
 
 def exit_if_failed(title: str, failed: Mapping[Any, str]) -> None:
-    """Raise KafkaFailed with one line for each failure by partition, unless there is none."""
+    """Raise KafkaFailed with one line for each failed partition, if any. failed: errors by
+    partition.
+    """
     if failed:
         lines = (f"{partition}: {text}" for partition, text in sorted(failed.items()))
         raise KafkaFailed("\n".join((f"{title}:", *lines)))

@@ -184,7 +184,9 @@ class Console:
     def _run(
         self, pool: ThreadPoolExecutor, turns: asyncio.Semaphore, function: Callable[[], _T]
     ) -> "asyncio.Future[_T]":
-        """Call a function as the user of this request, and release its turn when it has ended."""
+        """Run a function in the pool as the user of this request, and release the slot when it
+        returns.
+        """
         running = asyncio.get_running_loop().run_in_executor(pool, copy_context().run, function)
         running.add_done_callback(lambda _: turns.release())
         running.add_done_callback(take_exception)

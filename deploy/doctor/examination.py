@@ -151,7 +151,7 @@ class Examination:
         self._orphans: list[Suspect] = []
         self._surveys: list[WalSurvey] = []
         self._wal_stores: list[WalStoreId] = []
-        """The WAL stores that can be examined."""
+        """The WAL stores that this command can open."""
         self._wal_store_problem = ""
         self._deleted = 0
 

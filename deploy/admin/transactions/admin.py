@@ -43,8 +43,8 @@ class CoordinatorsIncomplete(KafkaFailed):
 
 
 class TransactionsClient(Brokers):
-    """Connects to brokers on demand. Use it as a context manager. `listed` omits the coordinators
-    in `skipped`.
+    """A client of the transaction coordinators, and a context manager. Connects to brokers on
+    demand. `listed` omits the coordinators in `skipped`.
     """
 
     # --- coordinators -----------------------------------------------------------------------------
